@@ -1,0 +1,1 @@
+"""Experiments: a method on a scenario, its record and its tables."""

@@ -1,0 +1,148 @@
+"""A method on a scenario, task by task, into a folder from which an interrupted run goes on."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from nacre.errors import NacreError
+from nacre.experiments.metrics import acc, bwt, mean_and_std
+from nacre.learner import Learner
+from nacre.methods.method import settings
+from nacre.scenarios import Scenario
+from nacre.space.container import canonical_json
+from nacre.space.store import INDEX, replace_file
+from nacre.training import Epoch, Recipe
+from nacre.training.seeding import seeded
+
+STORE, CHECKPOINTS, CONFIG, MATRIX, EPOCHS = "life.nacre", "checkpoints", "run.json", "accuracy.json", "epochs.jsonl"
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is run: everything that its result follows from, but for the machine."""
+
+    scenario: Scenario
+    method: Any
+    recipe: Recipe
+    seeds: tuple[int, ...] = (0,)
+
+    def to_json(self) -> Json:
+        recipe = {key: value for key, value in asdict(self.recipe).items() if not callable(value)}
+        return {
+            "scenario": self.scenario.name,
+            "tasks": [task.name for task in self.scenario.tasks],
+            "method": settings(self.method),
+            "recipe": recipe,
+            "seeds": list(self.seeds),
+        }
+
+
+def run(plan: Plan, out: Path, *, resume: bool = False, progress: bool = True) -> Json:
+    """Runs every seed and gives the result; with `resume`, what is already in the folder is not done again."""
+    _claim(out, plan, resume=resume)
+    runs = [run_seed(plan, seed, out / f"seed-{seed}", progress=progress) for seed in plan.seeds]
+    return {**plan.to_json(), **summarise(runs)}
+
+
+def _claim(out: Path, plan: Plan, *, resume: bool) -> None:
+    """Makes the folder this run's; one that another run made is left alone."""
+    config = (json.dumps(plan.to_json(), indent=2) + "\n").encode()
+    path = out / CONFIG
+    if not path.exists():
+        if out.exists() and any(out.iterdir()):
+            raise NacreError(f"{out} holds something that is not a run of nacre's: give another folder with --out")
+        out.mkdir(parents=True, exist_ok=True)
+        replace_file(path, config)
+        return
+    if not resume:
+        raise NacreError(f"{out} holds a run already: go on with it with --resume, or give another folder with --out")
+    if path.read_bytes() != config:
+        raise NacreError(f"{out} holds a run with other settings than these: {_differences(path, plan)}")
+
+
+def _differences(path: Path, plan: Plan) -> str:
+    try:
+        old, new = json.loads(path.read_text()), json.loads(json.dumps(plan.to_json()))
+    except ValueError as error:
+        return f"{path} is damaged: {error}"
+    return "; ".join(f"{key} was {old.get(key)}, now {new[key]}" for key in new if old.get(key) != new[key])
+
+
+def run_seed(plan: Plan, seed: int, folder: Path, *, progress: bool = True) -> Json:
+    """Learns the tasks in the order that the seed draws, and measures all tasks so far after each."""
+    begun = time.monotonic()
+    scenario = plan.scenario.ordered(seed)
+    learner = _learner(plan, seed, folder, progress=progress)
+    matrix = _read_matrix(folder)
+    for position, task in enumerate(scenario.tasks):
+        if task.name not in learner.tasks:
+            learner.learn(
+                task.name,
+                task.train,
+                recipe=plan.recipe,
+                classes=task.classes,
+                checkpoint=folder / CHECKPOINTS,
+                callbacks=[_Log(folder / EPOCHS)],
+            )
+            learner.save(folder / STORE)
+        if len(matrix) == position:
+            seen = scenario.tasks[: position + 1]
+            matrix.append([learner.evaluate(earlier.test, task=earlier.name) for earlier in seen])
+            replace_file(folder / MATRIX, canonical_json(matrix).encode())
+    size = learner.knowledge.size()
+    return {
+        "seed": seed,
+        "tasks": [task.name for task in scenario.tasks],
+        "acc": acc(matrix),
+        "bwt": bwt(matrix),
+        "megabytes": size.megabytes,
+        "bytes_on_disk": size.disk,
+        "accuracy_matrix": [[*row, *[None] * (len(matrix) - len(row))] for row in matrix],
+        "ranks": {task.name: learner.knowledge.ranks(task.name) for task in scenario.tasks},
+        "seconds": time.monotonic() - begun,
+    }
+
+
+def _learner(plan: Plan, seed: int, folder: Path, *, progress: bool) -> Learner:
+    if (folder / STORE / INDEX).exists():
+        return Learner.load(folder / STORE, progress=progress)
+    folder.mkdir(exist_ok=True)
+    with seeded(seed, "backbone"):
+        backbone = plan.scenario.backbone()
+    return Learner(backbone, plan.method, seed=seed, progress=progress)
+
+
+def _read_matrix(folder: Path) -> list[list[float]]:
+    path = folder / MATRIX
+    try:
+        matrix: list[list[float]] = json.loads(path.read_bytes()) if path.exists() else []
+    except ValueError as error:
+        raise NacreError(f"{path} is damaged: {error}") from error
+    return matrix
+
+
+class _Log:
+    """Writes a line of JSON for every epoch."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __call__(self, epoch: Epoch, _: object) -> None:
+        with self._path.open("a") as file:
+            file.write(canonical_json(epoch.to_json()) + "\n")
+
+
+def summarise(runs: Sequence[Json]) -> Json:
+    """One run as it is; several as means, standard deviations and the runs themselves."""
+    if len(runs) == 1:
+        return dict(runs[0])
+    means, deviations = {}, {}
+    for key in ("acc", "bwt", "megabytes"):
+        means[key], deviations[key] = mean_and_std([run[key] for run in runs])
+    return {**means, "std": deviations, "runs": list(runs)}

@@ -1,0 +1,273 @@
+"""Learner: the front door for somebody with a network and data of their own."""
+
+from __future__ import annotations
+
+import copy
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from nacre.errors import NacreError
+from nacre.methods import CACL, Knowledge, Method, method_from_json
+from nacre.methods.method import settings
+from nacre.space.naming import check_known, check_new
+from nacre.space.network import check_features
+from nacre.space.plain import Features
+from nacre.space.store import read_index
+from nacre.training import Epoch, Recipe, Task
+from nacre.training.batches import EVALUATION_BATCH, Batches, as_batches, check_classes
+from nacre.training.checkpoint import clear
+from nacre.training.evaluation import evaluate, measure
+from nacre.training.processes import Processes
+from nacre.training.seeding import seeded
+from nacre.training.task import Callback, Loss, Metric
+from nacre.trees import Tree, leaves, map_leaves, shapes
+
+_CACHED = 4  # plain networks kept for predict
+
+
+@dataclass(frozen=True)
+class Result:
+    """What learning a task came to."""
+
+    task: str
+    accuracy: float | None  # per cent on test=, or what metric= gave; None without test
+    ranks: dict[str, int]  # added by this task, by layer
+    megabytes: float  # added by this task
+    history: tuple[Epoch, ...]
+    seconds: float
+
+
+class Learner:
+    """Teaches one network task after task.
+
+    >>> learner = Learner(nn.Sequential(nn.Linear(4, 16), nn.ReLU()), CACL(sparsity=0.1), device="cpu")
+    >>> x, y = torch.randn(64, 4), torch.arange(64) % 2
+    >>> result = learner.learn("parity", train=(x, y), recipe=Recipe(epochs=2))
+    >>> learner.tasks, learner.predict(x, task="parity").shape
+    (('parity',), torch.Size([64, 2]))
+    """
+
+    def __init__(
+        self,
+        backbone: nn.Module,
+        method: Any = None,
+        *,
+        seed: int = 0,
+        device: str | torch.device = "auto",
+        features: Features = None,
+        progress: bool = True,
+        **options: Any,
+    ) -> None:
+        """A learner on a backbone that maps a batch to features; it keeps a copy.
+
+        method: CACL() unless another is given. features: which part of the backbone's output the features are.
+        options: what the method's knowledge takes beside them; of a SharedSpace base=, include=, exclude=, private=.
+        """
+        method = method if method is not None else CACL()
+        processes = Processes.current(device)
+        backbone = copy.deepcopy(backbone).to(processes.device)
+        processes.align(backbone)
+        knowledge = method.begin(backbone, features=features, **options)
+        knowledge.facts |= {"method": settings(method), "seed": seed}
+        self._begin(method, knowledge, seed, processes, progress)
+
+    def _begin(self, method: Any, knowledge: Knowledge, seed: int, processes: Processes, progress: bool) -> None:
+        self.method: Method[Any] = method
+        self.knowledge: Knowledge = knowledge
+        self.seed = seed
+        self._processes = processes
+        self._progress = progress
+        self._networks: OrderedDict[str, nn.Module] = OrderedDict()
+        self._guard = threading.Lock()
+        self._kept_checkpoints: list[tuple[Path, str]] = []
+        knowledge.device = processes.device
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """The tasks in the order learnt."""
+        return self.knowledge.tasks
+
+    @property
+    def device(self) -> torch.device:
+        return self._processes.device
+
+    def learn(
+        self,
+        name: str,
+        train: Any,
+        *,
+        test: Any = None,
+        val: Any = None,
+        recipe: Recipe | None = None,
+        head: nn.Module | None = None,
+        loss: Loss | None = None,
+        metric: Metric | None = None,
+        classes: Sequence[str] | None = None,
+        callbacks: Sequence[Callback] = (),
+        checkpoint: str | Path | None = None,
+    ) -> Result:
+        """Learns one more task.
+
+        train, test, val: a pair (inputs, targets) of tensors, a map-style Dataset or a DataLoader. With val the best
+        epoch is kept, and training stops when none was better for `recipe.patience` epochs.
+        head, loss: made for class numbers where they are not given; several labels or regression need both.
+        metric: (outputs, targets) -> a number, higher is better, in place of accuracy. classes: their names.
+        callbacks: each gets (epoch, network) after every epoch and may return True to stop.
+        checkpoint: a folder; run again after an interrupt, learning goes on from the last epoch in it.
+        """
+        begun = time.monotonic()
+        check_new(name, self.tasks)
+        recipe = recipe or Recipe()
+        data = {part: given for part, given in (("train", train), ("test", test), ("val", val)) if given is not None}
+        batches = {part: as_batches(given, recipe, self._processes) for part, given in data.items()}
+        with seeded(self.seed, name, "begin"):
+            head = self._head(head, batches, loss, classes)
+            task = Task(
+                name,
+                head,
+                batches["train"],
+                loss or F.cross_entropy,
+                recipe,
+                self._processes,
+                seed=self.seed,
+                val=batches.get("val"),
+                metric=metric,
+                classes=tuple(classes) if classes is not None else None,
+                callbacks=tuple(callbacks),
+                checkpoint=Path(checkpoint) if checkpoint is not None else None,
+                progress=self._progress,
+                facts={"method": repr(self.method), "tasks before": self.tasks},
+            )
+            self.method.learn(self.knowledge, task)
+        if checkpoint is not None:
+            self._kept_checkpoints.append((Path(checkpoint), name))
+        accuracy = self._score(name, batches["test"], metric) if "test" in batches else None
+        added = self.knowledge.size(name).megabytes
+        seconds = time.monotonic() - begun
+        return Result(name, accuracy, self.knowledge.ranks(name), added, tuple(task.history), seconds)
+
+    def _head(
+        self, head: nn.Module | None, batches: Mapping[str, Batches], loss: Loss | None, classes: Sequence[str] | None
+    ) -> nn.Module:
+        """The head given, or a linear one for the class numbers in the data; targets are checked against it."""
+        inputs, targets = batches["train"].first()
+        features = check_features(self.knowledge.probe(inputs), head, inputs)
+        if loss is not None and head is not None:
+            return head
+        check_classes(targets, None)
+        if head is None:
+            head = nn.Linear(
+                features.shape[1], len(classes) if classes is not None else _count_classes(batches["train"])
+            )
+        if isinstance(head, nn.Linear):
+            for part in batches.values():
+                part.expect_classes(head.out_features)
+        return head
+
+    def network(self, task: str) -> nn.Module:
+        """A plain module in eval mode for a task: independent of the learner, safe to compile, export and share."""
+        return self.knowledge.network(self._known(task))
+
+    def predict(self, inputs: Tree, task: str | None = None) -> Tensor:
+        """Logits in float32: the same bits for the same batch, for ever."""
+        network = self._cached(self._known(task))
+        parts = [self._run(network, part, task) for part in _split(inputs)]
+        return torch.cat(parts) if len(parts) > 1 else parts[0]
+
+    def evaluate(self, data: Any, task: str | None = None, *, metric: Metric | None = None) -> float:
+        """Accuracy in per cent, or what a metric gives."""
+        batches = as_batches(data, Recipe(), self._processes)
+        score = self._score(self._known(task), batches, metric)
+        if score is None:
+            raise NacreError("targets are not class numbers: say with metric= what is to be measured")
+        return score
+
+    def _score(self, task: str, batches: Batches, metric: Metric | None) -> float | None:
+        network = self._cached(task)
+        return measure(network, batches, metric) if metric is not None else evaluate(network, batches).accuracy
+
+    def _cached(self, task: str) -> nn.Module:
+        with self._guard:
+            network = self._networks.pop(task, None) or self.network(task)
+            self._networks[task] = network
+            while len(self._networks) > _CACHED:
+                self._networks.popitem(last=False)
+            return network
+
+    def _run(self, network: nn.Module, inputs: Tree, task: str | None) -> Tensor:
+        moved = map_leaves(lambda leaf: leaf.to(self.device), inputs)
+        try:
+            with torch.inference_mode():
+                logits: Tensor = network(moved)
+        except torch.OutOfMemoryError:
+            raise
+        except (RuntimeError, TypeError, KeyError, IndexError) as error:
+            raise NacreError(f"the network of task {task!r} cannot take inputs {shapes(inputs)}: {error}") from error
+        return logits
+
+    def _known(self, task: str | None) -> str:
+        check_known(task, self.tasks)
+        return cast(str, task)
+
+    def save(self, path: str | Path) -> None:
+        """Writes what was learnt to a folder; into the same one again, only what is new."""
+        if self._processes.main:
+            self.knowledge.save(path)
+            for folder, task in self._kept_checkpoints:
+                clear(folder, task)
+        self._kept_checkpoints.clear()
+        self._processes.wait()
+
+    @staticmethod
+    def load(
+        path: str | Path,
+        *,
+        backbone: nn.Module | None = None,
+        features: Features = None,
+        heads: Mapping[str, nn.Module] | None = None,
+        method: Any = None,
+        device: str | torch.device = "auto",
+        progress: bool = True,
+    ) -> Learner:
+        """The learner in a folder; backbone=, heads= and features= where they are of one's own making."""
+        facts = read_index(Path(path))["facts"]
+        if method is None and "method" not in facts:
+            raise NacreError(f"{path} was saved by a SharedSpace, not by a Learner: say how to go on with method=")
+        chosen = method if method is not None else method_from_json(facts["method"])
+        knowledge = chosen.load(Path(path), backbone=backbone, features=features, heads=heads)
+        learner = Learner.__new__(Learner)
+        learner._begin(chosen, knowledge, int(facts.get("seed", 0)), Processes.current(device), progress)
+        return learner
+
+
+def _count_classes(batches: Batches) -> int:
+    highest = -1
+    for _, targets in batches.in_order():
+        check_classes(targets, None)
+        highest = max(highest, int(targets.max()))
+    return highest + 1
+
+
+def _split(inputs: Tree) -> list[Tree]:
+    """Parts of a size that does not depend on the machine, so that neither do the bits."""
+    counts = {len(leaf) if leaf.dim() else 0 for leaf in leaves(inputs)}
+    if len(counts) != 1 or 0 in counts:
+        raise NacreError(f"inputs must be a batch of at least one example; got {shapes(inputs)}")
+    count = counts.pop()
+    starts = range(0, count, EVALUATION_BATCH)
+    if len(starts) == 1:
+        return [inputs]
+    return [_part(inputs, at) for at in starts]
+
+
+def _part(inputs: Tree, at: int) -> Tree:
+    return map_leaves(lambda leaf: leaf[at : at + EVALUATION_BATCH], inputs)

@@ -1,0 +1,69 @@
+"""Initial factors: where the training of a task begins."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from nacre.errors import NacreError
+from nacre.lowrank.factors import Factors, full_rank
+
+
+@dataclass(frozen=True)
+class Start:
+    """How new factors are drawn.
+
+    kind="svd":    the truncated SVD of an ordinary initialisation; of the backbone's own weights for the first task.
+    kind="random": the authors' draw, for every task: U and V Kaiming-normal, s standard normal.
+    later:         what s is multiplied by for tasks after the first; near 0 they begin at the shared solution.
+    """
+
+    kind: Literal["svd", "random"] = "svd"
+    later: float = 0.1
+
+    def __post_init__(self) -> None:
+        if self.kind not in ("svd", "random") or self.later < 0:
+            raise NacreError(f"Start takes kind 'svd' or 'random' and later >= 0; got {self.kind!r} and {self.later}")
+
+    def first_factors(self, weight: Tensor, rank: int | None = None) -> Factors:
+        """For a task that starts from a dense weight of its own."""
+        matrix = weight.detach().flatten(1)
+        rank = _rank(matrix.shape[0], matrix.shape[1], rank)
+        return (
+            svd_factors(matrix, rank) if self.kind == "svd" else random_factors(matrix.shape[0], matrix.shape[1], rank)
+        )
+
+    def later_factors(self, out: int, rest: int, rank: int | None = None) -> Factors:
+        """For a task that starts from a frozen sum."""
+        rank = _rank(out, rest, rank)
+        if self.kind == "random":
+            return random_factors(out, rest, rank)
+        drawn = svd_factors(ordinary(out, rest), rank)
+        return Factors(drawn.U, drawn.s * self.later, drawn.V)
+
+
+def _rank(out: int, rest: int, rank: int | None) -> int:
+    if rank is not None and rank < 0:
+        raise NacreError(f"rank must be 0 or more; got {rank}")
+    return full_rank(out, rest) if rank is None else min(rank, out, rest)
+
+
+def ordinary(out: int, rest: int) -> Tensor:
+    """A weight matrix as torch's layers draw theirs: uniform within 1/sqrt(fan in)."""
+    return torch.empty(out, rest).uniform_(-1, 1) / math.sqrt(rest)
+
+
+def svd_factors(matrix: Tensor, rank: int) -> Factors:
+    """The best approximation of a matrix at a rank; U and V are orthonormal."""
+    U, s, Vh = torch.linalg.svd(matrix.to("cpu", torch.float64), full_matrices=False)
+    return Factors(*(part.to(torch.float32).contiguous() for part in (U[:, :rank], s[:rank], Vh[:rank].T)))
+
+
+def random_factors(out: int, rest: int, rank: int) -> Factors:
+    """The published code's draw: Kaiming-normal U [out, r] and V^T [r, rest], standard normal s."""
+    U = torch.randn(out, rank) * math.sqrt(2 / max(1, rank))
+    return Factors(U, torch.randn(rank), torch.randn(rest, rank) * math.sqrt(2 / rest))

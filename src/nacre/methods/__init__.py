@@ -1,0 +1,35 @@
+"""Methods of continual learning, one short file each."""
+
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
+
+from nacre.errors import NacreError
+from nacre.lowrank import Start
+from nacre.methods.cacl import CACL
+from nacre.methods.cacl_fixed import CACLFixed
+from nacre.methods.cacl_st import CACLST
+from nacre.methods.method import Knowledge, Method
+from nacre.methods.single import Single
+
+METHODS: dict[str, type[CACL] | type[Single]] = {kind.name: kind for kind in (CACL, CACLST, CACLFixed, Single)}
+
+
+def method_from_json(data: Mapping[str, Any]) -> CACL | Single:
+    """The method that a store or a record names.
+
+    >>> method_from_json({"name": "single", "settings": {}})
+    Single()
+    """
+    try:
+        kind = METHODS[data["name"]]
+        known = {field.name for field in fields(kind)}
+        settings = {name: value for name, value in data["settings"].items() if name in known}
+        if "start" in settings:
+            settings["start"] = Start(**settings["start"])
+        return kind(**settings)
+    except (KeyError, TypeError) as error:
+        raise NacreError(f"no method is {data!r}; the methods are {', '.join(METHODS)}") from error
+
+
+__all__ = ["CACL", "CACLST", "METHODS", "CACLFixed", "Knowledge", "Method", "Single", "method_from_json"]

@@ -1,0 +1,115 @@
+"""CACL: compression-aware continual learning, Algorithm 1 of the paper."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from nacre.lowrank import (
+    Factors,
+    Start,
+    compress,
+    concatenate,
+    hoyer,
+    layer_hoyer,
+    layer_orthogonality,
+    orthogonality,
+    prepare,
+    rank_at_energy,
+)
+from nacre.methods.method import SpaceMethod
+from nacre.space import Network, SharedSpace
+from nacre.training import Penalty, Task, fit
+
+
+@dataclass(frozen=True)
+class CACL(SpaceMethod):
+    """Each task adds a low-rank residual to the frozen sum of the earlier ones.
+
+    sparsity, orthogonality: weights of the two penalties; energy: the share of s^2 that compression gives up.
+    The rest is what the presets differ in: how factors start, whether the orthogonality norm is squared and the
+    factors are made an exact SVD before the cut, which factors are penalised, how many columns a task gets.
+    """
+
+    sparsity: float = 0.1
+    orthogonality: float = 1.0
+    energy: float = 1e-5
+    start: Start = field(default_factory=Start)
+    squared: bool = True
+    exact: bool = True
+    penalised: Literal["new", "all"] = "new"
+    columns: Literal["full", "freed"] = "full"
+
+    name: ClassVar[str] = "cacl"
+
+    def learn(self, space: SharedSpace, task: Task) -> None:
+        network = self.expand(space, task)  # Section 3.4
+        penalty = self.penalty_on(network, space, task)
+        fit(network, task, penalty=penalty, report=lambda: self.report(network))  # Section 3.5
+        compress(network, energy=self.energy, exact=self.exact)  # Section 3.6
+        space.append(task.name, network, classes=task.classes)  # U<=t, S<=t, V<=t
+
+    def expand(self, space: SharedSpace, task: Task) -> Network:
+        return space.expand(task.head, rank=self.ranks(space), start=self.start)
+
+    def ranks(self, space: SharedSpace) -> Mapping[str, int] | None:
+        """How many columns the next task gets in every layer; None for the paper's r."""
+        return freed_columns(space) if self.columns == "freed" else None
+
+    def penalty_on(self, network: Network, space: SharedSpace, task: Task) -> Penalty:
+        """The penalties of equation 2, on the new factors or (as published) on all of them."""
+        if self.penalised == "new":
+            return lambda: (
+                self.orthogonality * orthogonality(network, squared=self.squared) + self.sparsity * hoyer(network)
+            )
+        device = task.processes.device
+        frozen = {name: Factors(f.U.to(device), f.s.to(device), f.V.to(device)) for name, f in space.factors().items()}
+        return lambda: self._penalty_on_all(network, frozen)
+
+    def _penalty_on_all(self, network: Network, frozen: Mapping[str, Factors]) -> Tensor:
+        layers = [concatenate([frozen[name], new]) for name, new in network.factors().items()]
+        terms = [
+            self.orthogonality * layer_orthogonality(layer, squared=self.squared, smaller=True)
+            + self.sparsity * layer_hoyer(layer.s)
+            for layer in layers
+        ]
+        return torch.stack(terms).sum()
+
+    def report(self, network: Network) -> dict[str, float]:
+        """What the progress line shows: how far from orthogonal, and the rank a cut would leave now."""
+        with torch.no_grad():
+            off = float(orthogonality(network, squared=self.squared))
+        kept = [rank_at_energy(prepare(f, exact=self.exact).s, self.energy) for f in network.factors().values()]
+        return {"orthogonality": off, "rank": sum(kept)}
+
+    @classmethod
+    def text(cls, sparsity: float = 0.1) -> CACL:
+        """The paper as printed: random factors, the norm not squared, the trained factors cut as they are."""
+        return cls(sparsity, start=Start("random"), squared=False, exact=False)
+
+    @classmethod
+    def published(cls, sparsity: float = 0.1) -> CACL:
+        """The authors' code: it also penalises the frozen factors and uses freed columns again."""
+        return cls(sparsity, energy=3e-5, start=Start("random"), exact=False, penalised="all", columns="freed")
+
+
+def freed_columns(space: SharedSpace) -> dict[str, int]:
+    """The authors' growth: columns that pruning freed are drawn afresh; where fewer are left than the running mean of
+    the identifiers, that many are added instead, at most r."""
+    full = space.full_ranks
+    left, used = dict(full), dict.fromkeys(full, 0)
+    totals: list[dict[str, int]] = []
+    for task in space.tasks:
+        added = space.ranks(task)
+        for name, columns in left.items():
+            used[name] += added[name]
+            left[name] = columns - added[name]
+            mean = sum(total[name] for total in totals) / len(totals) if totals else 0
+            if totals and left[name] < min(mean, full[name]):
+                left[name] = int(min(mean, full[name]))
+        totals.append(dict(used))
+    return left

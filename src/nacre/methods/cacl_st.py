@@ -1,0 +1,20 @@
+"""CACL-ST: every task alone, factorised and compressed, without the shared space (the paper's Section 4.2)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from nacre.methods.cacl import CACL
+from nacre.space import Network, SharedSpace
+from nacre.training import Task
+
+
+@dataclass(frozen=True)
+class CACLST(CACL):
+    """CACL whose tasks share nothing."""
+
+    name: ClassVar[str] = "cacl-st"
+
+    def expand(self, space: SharedSpace, task: Task) -> Network:
+        return space.expand(task.head, start=self.start, sharing=False)

@@ -1,0 +1,54 @@
+"""What of a trained network becomes a task's record."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from nacre.errors import NacreError
+from nacre.lowrank import Factors
+from nacre.space.container import all_finite
+from nacre.space.layout import Layout, tensors
+from nacre.space.network import Network
+from nacre.space.record import TaskRecord
+
+
+def record_of(
+    network: Network, layout: Layout, kept: Mapping[str, Tensor], classes: Sequence[str] | None
+) -> TaskRecord:
+    """The record of a network; `kept` are the tensors frozen by the first task, empty if this is the first."""
+    values = {name: tensor.detach().to("cpu", copy=True) for name, tensor in tensors(network.backbone).items()}
+    factors = {name: layer.detach() for name, layer in network.factors().items()}
+    own, frozen = [*layout.private], {}
+    if not network.origin.shares:  # everything, so that nothing of other tasks is needed
+        own += [*layout.frozen, *layout.constant, *(() if factors else layout.weights)]
+    elif network.origin.base:
+        own += _changed(layout, kept, values)
+    else:
+        frozen = {name: values[name] for name in (*layout.frozen, *layout.constant)}
+    head = copy.deepcopy(network.head).cpu().eval().requires_grad_(True)
+    head.zero_grad(set_to_none=True)
+    private = {name: values[name] for name in own}
+    _check_numbers(factors, private | frozen, tensors(head))
+    given = tuple(str(label) for label in classes) if classes is not None else None
+    return TaskRecord(network.origin.shares, factors, head, private, frozen, network.inputs, given)
+
+
+def _changed(layout: Layout, kept: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> list[str]:
+    """The buffers that this task changed; what is frozen since the first task must not have."""
+    for name in layout.frozen:
+        if not torch.equal(values[name], kept[name]):
+            raise NacreError(f"{name} is frozen since the first task, but training changed it; nothing was appended")
+    return [name for name in layout.constant if not torch.equal(values[name], kept[name])]
+
+
+def _check_numbers(factors: Mapping[str, Factors], own: Mapping[str, Tensor], head: Mapping[str, Tensor]) -> None:
+    named = {f"{layer}.{part}": getattr(f, part) for layer, f in factors.items() for part in ("U", "s", "V")}
+    for name, tensor in {**named, **own, **{f"head.{key}": value for key, value in head.items()}}.items():
+        if not all_finite(tensor):
+            raise NacreError(f"{name} holds numbers that are not finite; nothing was appended")
+        if tensor.is_floating_point() and tensor.dtype != torch.float32:
+            raise NacreError(f"nacre keeps float32, but {name} is {tensor.dtype}; nothing was appended")

@@ -1,0 +1,69 @@
+"""What a store on disk holds, and whether it is whole: looks at files only, needs no network."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from nacre.errors import NacreError
+from nacre.space import store
+from nacre.space.container import decode
+from nacre.space.size import BYTES_A_NUMBER
+
+
+def describe(folder: Path) -> dict[str, Any]:
+    """The tasks of a store with classes, ranks, sizes and dates, as JSON."""
+    index = store.read_index(folder)
+    tasks, total = [], dict.fromkeys((name for name, _ in _layers(index)), 0)
+    for entry in index["tasks"]:
+        _, facts = decode(store.read_file(folder, entry), folder / entry["file"])
+        ranks = dict(entry["ranks"])
+        if entry["shares"]:
+            total = {name: rank + ranks[name] for name, rank in total.items()}
+        numbers = sum(entry["numbers"].values()) + len(ranks)
+        tasks.append(
+            {
+                "task": entry["name"],
+                "classes": facts["classes"],
+                "learnt": entry["created"],
+                "ranks": ranks,
+                "identifier": dict(total) if entry["shares"] else ranks,
+                "megabytes": numbers * BYTES_A_NUMBER / 1e6,
+                "bytes_on_disk": entry["bytes"],
+            }
+        )
+    base = sum(numbers for _, numbers in _layers(index)) * BYTES_A_NUMBER / 1e6 if index["base_file"] else 0.0
+    return {
+        "store": str(folder),
+        "network": index["network"]["class"],
+        "base": index["base"],
+        "tasks": tasks,
+        "megabytes": base + sum(task["megabytes"] for task in tasks),
+        "bytes_on_disk": store.size_on_disk(folder),
+    }
+
+
+def _layers(index: store.Index) -> list[tuple[str, int]]:
+    """The factorised layers and how many numbers each weight has."""
+    sizes = []
+    for layer in index["layout"]["layers"]:
+        numbers = 1
+        for extent in layer["shape"]:
+            numbers *= extent
+        sizes.append((layer["name"], numbers))
+    return sizes
+
+
+def verify(folder: Path) -> list[str]:
+    """Reads every file of a store and checks it; what is wrong, one message a file."""
+    try:
+        index = store.read_index(folder)
+    except NacreError as error:
+        return [str(error)]
+    problems = []
+    for entry in store.entries(index):
+        try:
+            decode(store.read_file(folder, entry), folder / entry["file"])
+        except NacreError as error:
+            problems.append(str(error))
+    return problems

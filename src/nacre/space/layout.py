@@ -1,0 +1,154 @@
+"""Which tensors of a backbone are factorised, which belong to a task, and which are frozen after the first task."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.parameter import is_lazy
+
+from nacre.errors import NacreError
+from nacre.lowrank import Layer, Predicate, find_layers
+
+NORMS = (_NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
+COUNTER = "num_batches_tracked"  # not needed at inference: neither stored nor counted
+
+
+Kinds = dict[str, tuple[str, tuple[int, ...]]]  # type and shape of tensors, by name
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A backbone's tensors, by what becomes of them."""
+
+    layers: dict[str, Layer]  # factorised
+    private: Kinds  # each task its own: norm layers, biases
+    frozen: Kinds  # learnt with the first task, frozen afterwards: embeddings, tokens
+    constant: Kinds  # buffers outside norm layers: stored with a task only if it changed them
+
+    @staticmethod
+    def of(
+        backbone: nn.Module,
+        include: Predicate | None = None,
+        exclude: Predicate | None = None,
+        private: Predicate | None = None,
+    ) -> Layout:
+        """The layout of a network; `private` names further modules whose tensors each task keeps for itself."""
+        _check_tensors(backbone)
+        layers = find_layers(backbone, include, exclude)
+        if not layers:
+            raise NacreError(
+                f"nothing to factorise in {type(backbone).__name__}: it has no Linear, convolution or "
+                "MultiheadAttention weight" + (" that include= and exclude= let through" if include or exclude else "")
+            )
+        factorised = {tensor for layer in layers.values() for tensor in layer.tensors}
+        modules = dict(backbone.named_modules())
+        own: Kinds = {}
+        rest: dict[str, Kinds] = {"parameter": {}, "buffer": {}}
+        present = tensors(backbone)
+        for kind, name in _tensor_names(backbone):
+            owner, _, tensor = name.rpartition(".")
+            if name in factorised or tensor == COUNTER:
+                continue
+            module = modules[owner]
+            if is_norm(module) or tensor.endswith("bias") or (private is not None and private(owner, module)):
+                own[name] = kind_of(present[name])
+            else:
+                rest[kind][name] = kind_of(present[name])
+        return Layout(layers, own, rest["parameter"], rest["buffer"])
+
+    @property
+    def weights(self) -> Kinds:
+        """The factorised weights themselves, each under its first name."""
+        return {layer.tensors[0]: ("float32", layer.shape) for layer in self.layers.values()}
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "layers": [
+                {"name": layer.name, "places": [list(place) for place in layer.places], "shape": list(layer.shape)}
+                for layer in self.layers.values()
+            ],
+            **{group: [[name, *kind] for name, kind in getattr(self, group).items()] for group in GROUPS},
+        }
+
+    @staticmethod
+    def from_json(data: dict[str, Any]) -> Layout:
+        layers = [
+            Layer(str(entry["name"]), tuple((str(m), str(t)) for m, t in entry["places"]), tuple(entry["shape"]))
+            for entry in data["layers"]
+        ]
+        groups = ({str(name): (str(kind), tuple(shape)) for name, kind, shape in data[group]} for group in GROUPS)
+        return Layout({layer.name: layer for layer in layers}, *groups)
+
+    def check(self, backbone: nn.Module) -> None:
+        """Refuses a backbone whose tensors are not the ones this layout names."""
+        present = {name: kind_of(tensor) for name, tensor in tensors(backbone).items()}
+        wanted = {name: ("float32", layer.shape) for layer in self.layers.values() for name in layer.tensors}
+        for name, kind in {**wanted, **self.private, **self.frozen, **self.constant}.items():
+            if present.get(name) != kind:
+                came = present.get(name, "no such tensor")
+                raise NacreError(f"this backbone does not fit the space: {name} should be {kind}, it has {came}")
+
+
+GROUPS = ("private", "frozen", "constant")
+
+
+def kind_of(tensor: Tensor) -> tuple[str, tuple[int, ...]]:
+    return str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape)
+
+
+def is_norm(module: nn.Module) -> bool:
+    """A norm layer of torch, or one that its class name says is one (transformers has its own)."""
+    return isinstance(module, NORMS) or "norm" in type(module).__name__.lower()
+
+
+def tensors(module: nn.Module) -> dict[str, Tensor]:
+    """Parameters and persistent buffers by name, tied ones under each of their names."""
+    named: dict[str, Tensor] = dict(module.named_parameters(remove_duplicate=False))
+    return named | {name: tensor for name, tensor, persistent in _buffers(module) if persistent}
+
+
+def install(module: nn.Module, values: Mapping[str, Tensor]) -> None:
+    """Gives a module new tensors by name; what was tied stays tied. The module keeps the tensors themselves."""
+    present = tensors(module)
+    names: dict[int, list[str]] = {}
+    for name, tensor in present.items():
+        names.setdefault(id(tensor), []).append(name)
+    for name, value in values.items():
+        old = present[name]
+        new = nn.Parameter(value, requires_grad=old.requires_grad) if isinstance(old, nn.Parameter) else value
+        for alias in names[id(old)]:
+            owner, _, tensor_name = alias.rpartition(".")
+            setattr(module.get_submodule(owner), tensor_name, new)
+
+
+def counters(module: nn.Module) -> dict[str, Tensor]:
+    """The batch counters of norm layers, at zero."""
+    return {name: torch.zeros((), dtype=torch.long) for name in tensors(module) if name.split(".")[-1] == COUNTER}
+
+
+def _tensor_names(module: nn.Module) -> list[tuple[str, str]]:
+    """Every tensor once, tied ones under their first name."""
+    parameters = [("parameter", name) for name, _ in module.named_parameters()]
+    return parameters + [("buffer", name) for name, _, persistent in _buffers(module) if persistent]
+
+
+def _buffers(module: nn.Module) -> list[tuple[str, Tensor, bool]]:
+    return [
+        (f"{name}.{key}".lstrip("."), buffer, key not in part._non_persistent_buffers_set)
+        for name, part in module.named_modules()
+        for key, buffer in part._buffers.items()
+        if buffer is not None
+    ]
+
+
+def _check_tensors(backbone: nn.Module) -> None:
+    for name, tensor in tensors(backbone).items():
+        if is_lazy(tensor):
+            raise NacreError(f"{name} has no shape yet: run one batch through the lazy layers first")
+        if (tensor.is_floating_point() and tensor.dtype != torch.float32) or tensor.is_complex():
+            raise NacreError(f"nacre learns in float32, but {name} is {tensor.dtype}: call backbone.float() first")

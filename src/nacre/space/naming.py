@@ -1,0 +1,34 @@
+"""Names of tasks: which are allowed, and errors that say which exist."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from nacre.errors import NacreError
+
+
+def check_new(name: object, tasks: Sequence[str]) -> None:
+    """Refuses what cannot become the name of the next task. Any text a user types can."""
+    if not isinstance(name, str) or not name.strip():
+        raise NacreError(f"a task's name is a text that is not blank; got {name!r}")
+    try:
+        name.encode()
+    except UnicodeEncodeError as error:
+        raise NacreError(f"a task's name must be valid Unicode; got {name!r}") from error
+    if name in tasks:
+        raise NacreError(f"a task called {name!r} is already learnt; {existing(tasks)}")
+
+
+def check_known(name: object, tasks: Sequence[str]) -> None:
+    """Refuses the name of no task, and the lack of one."""
+    if name is None:
+        raise NacreError(f"say which task with task=; {existing(tasks)}")
+    if name not in tasks:
+        raise NacreError(f"no task is called {name!r}; {existing(tasks)}")
+
+
+def existing(tasks: Sequence[str]) -> str:
+    if not tasks:
+        return "nothing has been learnt yet"
+    more = f" and {len(tasks) - 20} more" if len(tasks) > 20 else ""
+    return f"the tasks are {', '.join(map(repr, tasks[:20]))}{more}"

@@ -1,0 +1,85 @@
+"""A backbone and a head as one plain torch module: nothing of nacre's inside."""
+
+from __future__ import annotations
+
+import copy
+import operator
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor, nn
+
+from nacre.errors import NacreError
+from nacre.trees import Tree
+
+if TYPE_CHECKING:
+    from torch import fx
+
+Features = str | int | Callable[[Any], Tensor] | None
+Inputs = dict[str, Any] | None  # {"shape", "dtype"} | {"keys": {name: Inputs}} | {"items": [Inputs]}
+
+
+def pick(features: Features, output: Any) -> Any:
+    """What `features=` names in a backbone's output: a key, a position, or what a function makes of it."""
+    if features is None:
+        return output
+    try:
+        return output[features] if isinstance(features, str | int) else features(output)
+    except (KeyError, IndexError, TypeError) as error:
+        raise NacreError(f"features={features!r} picks nothing from the backbone's {type(output).__name__}") from error
+
+
+def describe_inputs(tree: Tree) -> Inputs:
+    """The shape of one example, as JSON.
+
+    >>> import torch
+    >>> describe_inputs(torch.zeros(8, 3, 32, 32))
+    {'shape': [3, 32, 32], 'dtype': 'float32'}
+    """
+    if isinstance(tree, Tensor):
+        return {"shape": list(tree.shape[1:]), "dtype": str(tree.dtype).removeprefix("torch.")}
+    if isinstance(tree, dict):
+        return {"keys": {name: describe_inputs(value) for name, value in tree.items()}}
+    return {"items": [describe_inputs(value) for value in tree]}
+
+
+def compose(backbone: nn.Module, features: Features, head: nn.Module, inputs: Inputs) -> nn.Module:
+    """head(features(backbone(inputs))) in eval mode: a Sequential, or where a call is more than that a GraphModule."""
+    if features is None and (inputs is None or "shape" in inputs):
+        return nn.Sequential(OrderedDict(backbone=backbone, head=head)).eval()
+    return _graph(backbone, features, head, inputs).eval()
+
+
+def _graph(backbone: nn.Module, features: Features, head: nn.Module, inputs: Inputs) -> nn.Module:
+    from torch import fx  # slow to import, and few networks need it
+
+    graph = fx.Graph()
+    given = graph.placeholder("inputs")
+    args: tuple[Any, ...] = (given,)
+    kwargs: dict[str, Any] = {}
+    if inputs and "keys" in inputs:
+        args, kwargs = (), {name: graph.call_function(operator.getitem, (given, name)) for name in inputs["keys"]}
+    elif inputs and "items" in inputs:
+        args = tuple(graph.call_function(operator.getitem, (given, i)) for i in range(len(inputs["items"])))
+    parts = {"backbone": backbone, "head": head}
+    output = graph.call_module("backbone", args, kwargs)
+    if isinstance(features, str | int):
+        output = graph.call_function(operator.getitem, (output, features))
+    elif isinstance(features, nn.Module):
+        parts["features"] = copy.deepcopy(features)
+        output = graph.call_module("features", (output,))
+    elif features is not None:
+        output = _trace(features, output)
+    graph.output(graph.call_module("head", (output,)))
+    return fx.GraphModule(parts, graph)
+
+
+def _trace(features: Callable[[Any], Any], output: fx.Node) -> fx.Node:
+    """Writes down what a function does with the output, so that the function itself is not needed any more."""
+    from torch import fx
+
+    traced = features(fx.Proxy(output, fx.proxy.GraphAppendingTracer(output.graph)))
+    if not isinstance(traced, fx.Proxy):
+        raise NacreError(f"features={features!r} must give a tensor made from the backbone's output, got {traced!r}")
+    return traced.node

@@ -1,0 +1,281 @@
+"""SharedSpace: what one network has learnt, task upon task. Expand, append, and a plain network for every task."""
+
+from __future__ import annotations
+
+import copy
+import threading
+import uuid
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from nacre.errors import NacreError
+from nacre.lowrank import Factors, Predicate, Start, attach, concatenate, full_rank
+from nacre.space import saving
+from nacre.space.appending import record_of
+from nacre.space.layout import Layout, counters, install, tensors
+from nacre.space.naming import check_known, check_new
+from nacre.space.network import Network, Origin
+from nacre.space.plain import Features, compose, pick
+from nacre.space.record import TaskRecord
+from nacre.space.saving import Entry
+from nacre.space.size import Size
+from nacre.space.sums import Sums
+from nacre.trees import Tree, apply, shapes
+
+Base = Literal["zero", "backbone"]
+
+
+class SharedSpace:
+    """The sum of all that was learnt, kept as one small part for each task.
+
+    >>> space = SharedSpace(nn.Sequential(nn.Linear(4, 8), nn.ReLU()))
+    >>> network = space.expand(head=nn.Linear(8, 2))  # train it, compress it
+    >>> space.append("animals", network)
+    >>> space.tasks, space.network("animals")(torch.zeros(3, 4)).shape
+    (('animals',), torch.Size([3, 2]))
+    """
+
+    def __init__(
+        self,
+        backbone: nn.Module,
+        *,
+        base: Base = "zero",
+        features: Features = None,
+        include: Predicate | None = None,
+        exclude: Predicate | None = None,
+        private: Predicate | None = None,
+    ) -> None:
+        """A space for any module that maps a batch to features; it keeps a copy and leaves the module alone.
+
+        base="zero" learns the whole weight; "backbone" keeps the given weights frozen under every task.
+        features: which part of the backbone's output the features are: a key, a position or a function.
+        include, exclude: which modules are factorised; private: whose tensors each task keeps for itself.
+        All three are predicates on (name, module).
+        """
+        if base not in ("zero", "backbone"):
+            raise NacreError(f"base is 'zero' or 'backbone'; got {base!r}")
+        first = next(backbone.parameters(), None)
+        self.device = first.device if first is not None else torch.device("cpu")
+        self._begin(copy.deepcopy(backbone).cpu(), Layout.of(backbone, include, exclude, private), base, features)
+
+    def _begin(self, template: nn.Module, layout: Layout, base: Base, features: Features) -> None:
+        self.base, self.features = base, features
+        self.facts: dict[str, Any] = {}  # JSON that is saved along, for whoever uses the space
+        self._identity = uuid.uuid4().hex
+        self._layout = layout
+        self._template = template.eval().requires_grad_(True)
+        self._entries: dict[str, Entry] = {}
+        self._sums = Sums(self._base_weights(), lambda task: self.record(task).factors)
+        self._guard = threading.RLock()
+
+    # what is there
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """The tasks in the order learnt."""
+        return tuple(self._entries)
+
+    @property
+    def layers(self) -> tuple[str, ...]:
+        """The factorised layers, in the backbone's order."""
+        return tuple(self._layout.layers)
+
+    @property
+    def full_ranks(self) -> dict[str, int]:
+        """The paper's r of every layer: the rank a task starts with."""
+        return {name: full_rank(*layer.matrix) for name, layer in self._layout.layers.items()}
+
+    def ranks(self, task: str) -> dict[str, int]:
+        """The rank that a task added to every layer; empty for a task learnt dense."""
+        return dict(self._entry(task).ranks)
+
+    def identifier(self, task: str) -> dict[str, int]:
+        """The task identifier: the rank of every layer after a task, all it stands on counted in."""
+        chain = [*self._base_of(task), task]
+        return {name: sum(self._entry(t).ranks.get(name, 0) for t in chain) for name in self._entry(task).ranks}
+
+    def factors(self, task: str | None = None) -> dict[str, Factors]:
+        """U<=t, S<=t, V<=t of every layer: a task's factors beside all that it stands on (default: of every task)."""
+        chain = [*self._base_of(task), task] if task is not None else self._sharing(self.tasks)
+        records = [self.record(name).factors for name in chain]
+        return {
+            name: concatenate([Factors.zero(*layer.matrix), *(factors[name] for factors in records if factors)])
+            for name, layer in self._layout.layers.items()
+        }
+
+    def record(self, task: str) -> TaskRecord:
+        """What a task itself added, from memory or from its file."""
+        with self._guard:
+            return self._entry(task).load(self._layout)
+
+    def size(self, task: str | None = None) -> Size:
+        """The numbers that all tasks need (or that one task added), and the bytes on disk beside them."""
+        chosen = list(self._entries.values()) if task is None else [self._entry(task)]
+        counts = {part: sum(entry.numbers[part] for entry in chosen) for part in saving.PARTS}
+        return Size(
+            factors=counts["factors"],
+            heads=counts["head"],
+            private=counts["private"],
+            frozen=counts["frozen"],
+            extra=counts["extra"],
+            identifiers=sum(len(entry.ranks) for entry in chosen),
+            base=sum(w.numel() for w in self._base_weights().values()) if task is None and self.base != "zero" else 0,
+            disk=saving.bytes_on_disk(self.folder, chosen if task is not None else None),
+        )
+
+    def _base_weights(self) -> dict[str, Tensor]:
+        """What every sum begins with, by layer."""
+        if self.base == "zero":
+            return {name: torch.zeros(layer.shape) for name, layer in self._layout.layers.items()}
+        weights = tensors(self._template)
+        return {name: weights[layer.tensors[0]].detach() for name, layer in self._layout.layers.items()}
+
+    # learning
+
+    def expand(
+        self,
+        head: nn.Module,
+        *,
+        rank: int | Mapping[str, int] | None = None,
+        start: Start | None = None,
+        sharing: bool = True,
+        dense: bool = False,
+    ) -> Network:
+        """A trainable network for the next task: the frozen sum of all tasks, new factors, this head. Section 3.4.
+
+        rank: for every layer, or by layer; the paper's r where none is given. 0 adds nothing there.
+        start: how new factors are drawn. sharing=False: a task alone, on no other; dense=True: alone and unfactorised.
+        """
+        start, sharing = start or Start(), sharing and not dense
+        base = self._sharing(self.tasks) if sharing else ()
+        backbone = self._assemble(base, base[-1]) if base else self._fresh(renew=bool(self._entries))
+        backbone.train()
+        if not dense:
+            self._factorise(backbone, rank, start, first=not base and self.base == "zero")
+        if base:
+            for name in self._layout.frozen:
+                backbone.get_parameter(name).requires_grad_(False)
+        network = Network(backbone, head, self.features, Origin(self._identity, self.tasks, base, sharing))
+        return network.to(self.device)
+
+    def _factorise(
+        self, backbone: nn.Module, rank: int | Mapping[str, int] | None, start: Start, *, first: bool
+    ) -> None:
+        ranks = dict(rank) if isinstance(rank, Mapping) else dict.fromkeys(self._layout.layers, rank)
+        unknown = set(ranks) - set(self._layout.layers)
+        if unknown:
+            raise NacreError(f"rank names no layer {', '.join(sorted(unknown))}; they are {', '.join(self.layers)}")
+        weights = tensors(backbone)
+        for name, layer in self._layout.layers.items():
+            shared = weights[layer.tensors[0]].detach()
+            if first:
+                factors = start.first_factors(shared, ranks.get(name))
+                shared = torch.zeros_like(shared)
+            else:
+                factors = start.later_factors(*layer.matrix, ranks.get(name))
+            attach(backbone, layer, shared, factors)
+
+    def append(self, name: str, network: nn.Module, *, classes: Sequence[str] | None = None) -> None:
+        """Adds what a network has learnt as a task; refused, with nothing changed, if it does not belong here."""
+        body = next((module for module in network.modules() if isinstance(module, Network)), None)
+        if body is None:
+            raise NacreError(f"append takes a network that expand gave; got a {type(network).__name__}")
+        with self._guard:
+            check_new(name, self.tasks)
+            self._check_origin(body.origin)
+            self._entries[name] = Entry.new(name, record_of(body, self._layout, self._frozen(), classes))
+
+    def _check_origin(self, origin: Origin) -> None:
+        if origin.space != self._identity:
+            raise NacreError("this network was expanded from another space")
+        if origin.tasks != self.tasks:
+            since = ", ".join(map(repr, self.tasks[len(origin.tasks) :]))
+            raise NacreError(f"this network was expanded before {since} was appended: expand again and train that one")
+
+    def probe(self, inputs: Tree) -> Any:
+        """What an untaught backbone makes of inputs: its shape says what a head must read."""
+        backbone = self._fresh(renew=False).to(self.device).eval()
+        try:
+            with torch.no_grad():
+                return pick(self.features, apply(backbone, inputs))
+        except (RuntimeError, TypeError, ValueError) as error:
+            raise NacreError(f"the backbone cannot take inputs {shapes(inputs)}: {error}") from error
+
+    # a task's network
+
+    def network(self, task: str) -> nn.Module:
+        """A plain module in eval mode that gives this task's logits; it shares nothing with the space."""
+        record = self.record(task)
+        chain = (*self._base_of(task), task)
+        backbone = self._assemble(chain, task)
+        head = copy.deepcopy(record.head)
+        return compose(backbone, self.features, head, record.inputs).to(self.device)
+
+    def _assemble(self, chain: tuple[str, ...], task: str) -> nn.Module:
+        """A backbone with the summed weights of a chain of tasks and the private tensors of one."""
+        backbone = copy.deepcopy(self._template)
+        with self._guard:
+            record = self.record(task)
+            values = dict(self._frozen()) if record.shares else {}
+            if record.factors:
+                sums = self._sums.of(chain)
+                values |= {layer.tensors[0]: sums[name] for name, layer in self._layout.layers.items()}
+        values |= record.private
+        install(backbone, {name: value.clone() for name, value in values.items()} | counters(backbone))
+        return backbone
+
+    def _fresh(self, *, renew: bool) -> nn.Module:
+        """The backbone as it came; drawn anew where `renew` is set and its weights are no base to build on."""
+        backbone = copy.deepcopy(self._template)
+        empty = any(tensor.is_meta for tensor in tensors(backbone).values())
+        if empty:
+            backbone = backbone.to_empty(device="cpu")
+        if empty or (renew and self.base == "zero"):
+            for module in backbone.modules():
+                if callable(reset := getattr(module, "reset_parameters", None)):
+                    reset()
+        return backbone
+
+    # sums
+
+    def _sharing(self, names: Sequence[str]) -> tuple[str, ...]:
+        return tuple(name for name in names if self._entries[name].shares)
+
+    def _base_of(self, task: str) -> tuple[str, ...]:
+        """The tasks whose sum a task stands on."""
+        if not self._entry(task).shares:
+            return ()
+        return self._sharing(self.tasks[: self.tasks.index(task)])
+
+    def _frozen(self) -> dict[str, Tensor]:
+        first = self._sharing(self.tasks)[:1]
+        return self.record(first[0]).frozen if first else {}
+
+    def _entry(self, task: str) -> Entry:
+        check_known(task, self.tasks)
+        return self._entries[task]
+
+    # files
+
+    folder: Path | None = None  # where the space was last saved or loaded
+
+    def save(self, path: str | Path) -> None:
+        """Writes the space to a folder; into one it was saved to before, only what is new."""
+        with self._guard:
+            saving.save(self, Path(path))
+
+    @staticmethod
+    def load(
+        path: str | Path,
+        *,
+        backbone: nn.Module | None = None,
+        features: Features = None,
+        heads: Mapping[str, nn.Module] | None = None,
+    ) -> SharedSpace:
+        """The space in a folder. Runs no code from it: a backbone or a head that is not made of torch's own
+        layers must be given, as must a `features` that is a function."""
+        return saving.load(Path(path), backbone, features, heads or {})

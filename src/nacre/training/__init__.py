@@ -1,0 +1,8 @@
+"""One loop, recipes, evaluation, checkpoints. Knows no method."""
+
+from nacre.training.evaluation import evaluate
+from nacre.training.fit import Penalty, fit
+from nacre.training.recipe import Recipe
+from nacre.training.task import Epoch, Task
+
+__all__ = ["Epoch", "Penalty", "Recipe", "Task", "evaluate", "fit"]

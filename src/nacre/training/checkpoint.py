@@ -1,0 +1,124 @@
+"""Checkpoints: a phase of training after each epoch, in one file that is replaced whole. No pickle."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from nacre.errors import NacreError
+from nacre.space.container import decode, encode
+from nacre.space.store import replace_file
+
+_TENSOR = "tensor"
+
+
+def checkpoint_file(folder: Path, task: str, phase: str) -> Path:
+    """The file of a task's phase, whatever the task is called."""
+    slug = re.sub(r"[^A-Za-z0-9_]+", "-", task).strip("-")[:40]
+    digest = hashlib.sha256(f"{task}\x1f{phase}".encode()).hexdigest()[:8]
+    return folder / f"{slug}-{phase}-{digest}.safetensors"
+
+
+def clear(folder: Path, task: str) -> None:
+    """Removes the checkpoints of a task that is kept elsewhere now."""
+    for path in folder.glob("*.safetensors"):
+        if path.name == checkpoint_file(folder, task, path.stem.split("-")[-2]).name:
+            path.unlink(missing_ok=True)
+
+
+class Checkpoint:
+    """Saves and restores a network, its optimiser and what else a loop must know."""
+
+    def __init__(self, folder: Path, task: str, phase: str, facts: Mapping[str, Any]) -> None:
+        self.path = checkpoint_file(folder, task, phase)
+        self._task, self._facts = task, {name: str(value) for name, value in facts.items()}
+
+    def save(
+        self, network: nn.Module, optimizer: Optimizer, state: Mapping[str, Any], best: Mapping[str, Tensor] | None
+    ) -> None:
+        tensors = {f"network/{name}": tensor for name, tensor in network.state_dict().items()}
+        tensors |= {f"best/{name}": tensor for name, tensor in (best or {}).items()}
+        described, found = _take_apart(optimizer.state_dict())
+        tensors |= {f"optimizer/{place}": tensor for place, tensor in found.items()}
+        facts = {"facts": self._facts, "state": dict(state), "optimizer": described}
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            replace_file(self.path, encode(tensors, facts))
+        except OSError as error:
+            raise NacreError(
+                f"the checkpoint {self.path} could not be written: {error.strerror or error}; "
+                "the one of the epoch before is still there"
+            ) from error
+
+    def restore(self, network: nn.Module, optimizer: Optimizer) -> tuple[dict[str, Any], dict[str, Tensor]] | None:
+        """The state saved last and the best network's tensors; None where nothing was saved yet."""
+        try:
+            data = self.path.read_bytes()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise NacreError(f"{self.path} cannot be read: {error.strerror}") from error
+        tensors, saved = decode(data, self.path)
+        self._compare(saved.get("facts", {}))
+        groups: dict[str, dict[str, Tensor]] = {"network": {}, "best": {}, "optimizer": {}}
+        for name, tensor in tensors.items():
+            group, _, key = name.partition("/")
+            groups[group][key] = tensor
+        try:
+            network.load_state_dict(groups["network"])
+            optimizer.load_state_dict(_put_together(saved["optimizer"], groups["optimizer"]))
+        except (RuntimeError, ValueError, KeyError) as error:
+            raise NacreError(f"{self.path} is not of this network: {error}") from error
+        return saved["state"], groups["best"]
+
+    def _compare(self, saved: Mapping[str, str]) -> None:
+        for name, value in self._facts.items():
+            if saved.get(name) != value:
+                raise NacreError(
+                    f"the checkpoint {self.path} of task {self._task!r} was made with {name} {saved.get(name)}, "
+                    f"now it is {value}: use the same, or another checkpoint folder"
+                )
+
+
+def _take_apart(tree: Any) -> tuple[Any, dict[str, Tensor]]:
+    """A tree of dicts, lists, numbers and tensors as JSON with places for the tensors."""
+    found: dict[str, Tensor] = {}
+
+    def walk(part: Any) -> Any:
+        if isinstance(part, Tensor):
+            found[str(len(found))] = part
+            return {_TENSOR: str(len(found) - 1)}
+        if isinstance(part, Mapping):
+            return {"items": [[key, walk(value)] for key, value in part.items()]}  # keys may be numbers
+        if isinstance(part, list | tuple):
+            return [walk(value) for value in part]
+        return part
+
+    return walk(tree), found
+
+
+def _put_together(described: Any, found: Mapping[str, Tensor]) -> Any:
+    if isinstance(described, list):
+        return [_put_together(part, found) for part in described]
+    if isinstance(described, dict) and _TENSOR in described:
+        return found[described[_TENSOR]]
+    if isinstance(described, dict):
+        return {key: _put_together(part, found) for key, part in described["items"]}
+    return described
+
+
+def cpu_copy(network: nn.Module) -> dict[str, Tensor]:
+    """A network's tensors as they are now."""
+    return {name: tensor.detach().to("cpu", copy=True) for name, tensor in network.state_dict().items()}
+
+
+def load_copy(network: nn.Module, values: Mapping[str, Tensor]) -> None:
+    with torch.no_grad():
+        network.load_state_dict(dict(values))

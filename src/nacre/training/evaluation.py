@@ -1,0 +1,68 @@
+"""Evaluation: accuracy in per cent and mean loss, in float32, whatever the training precision was."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from nacre.errors import NacreError
+from nacre.training.batches import Batches
+from nacre.training.task import Loss, Metric
+from nacre.trees import leaves, shapes
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Means over a data set; accuracy is None where the targets are not class numbers."""
+
+    accuracy: float | None
+    loss: float | None
+
+
+def answers(network: nn.Module, batches: Batches) -> Iterator[tuple[Any, Any]]:
+    """Outputs and targets of every batch, in order."""
+    training = network.training
+    network.eval()
+    try:
+        with torch.inference_mode():
+            for inputs, targets in batches.in_order():
+                yield network(inputs), targets
+    finally:
+        network.train(training)
+
+
+def evaluate(network: nn.Module, batches: Batches, loss: Loss | None = None) -> Evaluation:
+    """Accuracy and mean loss over a data set."""
+    examples, correct, lost = 0, 0, 0.0
+    classes = True
+    for outputs, targets in answers(network, batches):
+        count = len(next(leaves(targets)))
+        examples += count
+        hits = correct_answers(outputs, targets)
+        classes = classes and hits is not None
+        correct += int(hits) if hits is not None else 0
+        if loss is not None:
+            lost += float(loss(outputs, targets)) * count
+    return Evaluation(100 * correct / examples if classes else None, lost / examples if loss is not None else None)
+
+
+def measure(network: nn.Module, batches: Batches, metric: Metric) -> float:
+    """A metric of the user's over all outputs and targets at once."""
+    gathered = [(outputs, targets) for outputs, targets in answers(network, batches)]
+    outputs, targets = zip(*gathered, strict=True)
+    if not isinstance(outputs[0], Tensor) or not isinstance(targets[0], Tensor):
+        raise NacreError(f"metric= needs outputs and targets that are tensors; got {shapes(outputs[0])}")
+    return float(metric(torch.cat(outputs), torch.cat(targets)))
+
+
+def correct_answers(outputs: Any, targets: Any) -> Tensor | None:
+    """How many outputs are largest at the target class; None where targets are not class numbers."""
+    if not (isinstance(outputs, Tensor) and isinstance(targets, Tensor)):
+        return None
+    if outputs.dim() != 2 or targets.dim() != 1 or targets.is_floating_point():
+        return None
+    return (outputs.detach().argmax(1) == targets).sum()

@@ -1,0 +1,90 @@
+"""The processes that learn together, and the device of this one. A single process is the case of one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from nacre.errors import NacreError
+
+
+@dataclass(frozen=True)
+class Processes:
+    """Who learns: `count` processes, of which this is number `rank`, on `device`.
+
+    Gradients are averaged after the backward pass instead of wrapping the network: a method may then run several
+    passes a step, mask or project what is averaged, and use penalties outside the forward pass.
+    """
+
+    device: torch.device
+    count: int = 1
+    rank: int = 0
+
+    @staticmethod
+    def current(device: str | torch.device = "auto") -> Processes:
+        """As torchrun or accelerate started them; one process otherwise."""
+        if int(os.environ.get("WORLD_SIZE", "1")) == 1 and not (dist.is_available() and dist.is_initialized()):
+            return Processes(_device(device))
+        from accelerate import PartialState  # slow to import, and one process does not need it
+
+        state = PartialState(cpu=str(device) == "cpu" or not torch.cuda.is_available())
+        chosen = state.device if str(device) == "auto" else _device(device)
+        return Processes(chosen, state.num_processes, state.process_index)
+
+    @property
+    def main(self) -> bool:
+        """Whether this is the process that writes."""
+        return self.rank == 0
+
+    def average_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
+        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+        if self.count > 1 and gradients:
+            flat = torch.cat([gradient.reshape(-1) for gradient in gradients])
+            dist.all_reduce(flat)
+            flat /= self.count
+            parts = flat.split([gradient.numel() for gradient in gradients])
+            for gradient, part in zip(gradients, parts, strict=True):
+                gradient.copy_(part.view_as(gradient))
+
+    def add(self, totals: Tensor) -> Tensor:
+        """The sum of a tensor over all processes."""
+        if self.count > 1:
+            dist.all_reduce(totals)
+        return totals
+
+    def align(self, module: nn.Module) -> None:
+        """Gives every process the tensors of the first."""
+        if self.count > 1:
+            with torch.no_grad():
+                for tensor in (*module.parameters(), *module.buffers()):
+                    if tensor.numel():
+                        same = tensor.detach().contiguous()
+                        dist.broadcast(same, 0)
+                        tensor.copy_(same)
+
+    def agree(self, value: Any) -> Any:
+        """The value that the first process has."""
+        if self.count == 1:
+            return value
+        said = [value]
+        dist.broadcast_object_list(said, 0, device=self.device)
+        return said[0]
+
+    def wait(self) -> None:
+        if self.count > 1:
+            dist.barrier()
+
+
+def _device(device: str | torch.device) -> torch.device:
+    if str(device) != "auto":
+        try:
+            return torch.empty(0, device=device).device
+        except (RuntimeError, AssertionError) as error:
+            raise NacreError(f"device {str(device)!r} cannot be used here: {error}") from error
+    return torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")

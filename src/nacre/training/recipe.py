@@ -1,0 +1,92 @@
+"""Recipe: how a task is trained."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from nacre.errors import NacreError
+from nacre.trees import Tree
+
+Precision = Literal["auto", "float32", "bfloat16"]
+Augment = Callable[[Tree, torch.Generator], Tree]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Epochs, optimiser, schedule, precision.
+
+    optimizer: makes an optimiser of one's own from the trainable parameters; Adam at `learning_rate` without it.
+    schedule:  "milestones" divides the rate by 10 at these shares of the epochs, "cosine" lets it fall to 0.
+    precision: "auto" is bfloat16 autocast where the device has it natively, else float32.
+    channels_last: the layout of images; None is wherever it was measured to be faster (with bfloat16).
+    augment:   changes a batch on the device; gets the inputs and a generator to draw from.
+    patience:  with val=, epochs without improvement after which training stops. The best epoch is kept.
+    keep:      "auto" keeps tensors on the device if they fit; True reads a Dataset once and keeps it (only if its
+               items never change); False streams.
+    workers:   processes that read a Dataset.
+    """
+
+    epochs: int = 40
+    batch_size: int = 64
+    learning_rate: float = 1e-3
+    optimizer: Callable[[list[nn.Parameter]], Optimizer] | None = None
+    schedule: Literal["milestones", "cosine", "constant"] = "milestones"
+    milestones: tuple[float, ...] = (0.4, 0.6, 0.9)
+    precision: Precision = "auto"
+    channels_last: bool | None = None
+    augment: Augment | None = None
+    patience: int = 10
+    keep: bool | Literal["auto"] = "auto"
+    workers: int = 0
+
+    def __post_init__(self) -> None:
+        for name, least in (("epochs", 1), ("batch_size", 1), ("patience", 1), ("workers", 0)):
+            if not isinstance(value := getattr(self, name), int) or value < least:
+                raise NacreError(f"Recipe.{name} is a whole number from {least}; got {value!r}")
+        if self.schedule not in ("milestones", "cosine", "constant"):
+            raise NacreError(f"Recipe.schedule is 'milestones', 'cosine' or 'constant'; got {self.schedule!r}")
+        if self.precision not in ("auto", "float32", "bfloat16"):
+            raise NacreError(f"Recipe.precision is 'auto', 'float32' or 'bfloat16'; got {self.precision!r}")
+
+    def make_optimizer(self, parameters: Iterable[nn.Parameter]) -> Optimizer:
+        trainable = [parameter for parameter in parameters if parameter.requires_grad and parameter.numel()]
+        if self.optimizer is not None:
+            return self.optimizer(trainable)
+        return torch.optim.Adam(trainable, lr=self.learning_rate, fused=trainable[0].device.type in ("cpu", "cuda"))
+
+    def rate_at(self, epoch: int) -> float:
+        """What the learning rate is multiplied by in an epoch.
+
+        >>> [Recipe(epochs=10).rate_at(epoch) for epoch in (3, 4)]
+        [1.0, 0.1]
+        """
+        if self.schedule == "constant":
+            return 1.0
+        if self.schedule == "cosine":
+            return (1 + math.cos(math.pi * epoch / self.epochs)) / 2
+        passed = sum(epoch >= round(share * self.epochs) for share in self.milestones)
+        return float(0.1**passed)
+
+    def autocasts(self, device: torch.device) -> bool:
+        """Whether the forward pass runs in bfloat16."""
+        return self.precision == "bfloat16" or (self.precision == "auto" and native_bfloat16(device))
+
+    def lays_channels_last(self, device: torch.device) -> bool:
+        return self.autocasts(device) if self.channels_last is None else self.channels_last
+
+
+def native_bfloat16(device: torch.device) -> bool:
+    """Whether a device multiplies in bfloat16 itself, not by emulation."""
+    if device.type == "cuda":
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
+    if device.type == "cpu":
+        told = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}
+        return bool(told.get("avx512_bf16") or told.get("amx_bf16"))
+    return False

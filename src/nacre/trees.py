@@ -1,0 +1,65 @@
+"""Trees of tensors: a tensor, or a dict, list or tuple of trees. What a network's inputs may be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from torch import Tensor, nn
+
+from nacre.errors import NacreError
+
+Tree = Any  # Tensor | Mapping[str, Tree] | list[Tree] | tuple[Tree, ...]
+
+
+def map_leaves(function: Callable[[Tensor], Tensor], tree: Tree) -> Tree:
+    """The same tree with `function` applied to every tensor.
+
+    >>> import torch
+    >>> map_leaves(lambda x: x + 1, {"a": torch.zeros(1)})
+    {'a': tensor([1.])}
+    """
+    if isinstance(tree, Tensor):
+        return function(tree)
+    if isinstance(tree, Mapping):
+        return {key: map_leaves(function, value) for key, value in tree.items()}
+    if isinstance(tree, list | tuple):
+        return type(tree)(map_leaves(function, value) for value in tree)
+    raise NacreError(f"inputs must be a tensor, or a dict, list or tuple of tensors; got {type(tree).__name__}")
+
+
+def leaves(tree: Tree) -> Iterator[Tensor]:
+    """The tensors of a tree, in order.
+
+    >>> import torch
+    >>> [tuple(leaf.shape) for leaf in leaves([torch.zeros(1), (torch.zeros(2, 3),)])]
+    [(1,), (2, 3)]
+    """
+    found: list[Tensor] = []
+
+    def collect(leaf: Tensor) -> Tensor:
+        found.append(leaf)
+        return leaf
+
+    map_leaves(collect, tree)
+    return iter(found)
+
+
+def shapes(tree: Tree) -> str:
+    """The shapes and types in a tree, for messages: `float32[2, 3]` or `{ids: int64[2, 7]}`."""
+    if isinstance(tree, Tensor):
+        return f"{str(tree.dtype).removeprefix('torch.')}{list(tree.shape)}"
+    if isinstance(tree, Mapping):
+        return "{" + ", ".join(f"{key}: {shapes(value)}" for key, value in tree.items()) + "}"
+    if isinstance(tree, list | tuple):
+        return "(" + ", ".join(shapes(value) for value in tree) + ")"
+    return type(tree).__name__
+
+
+def apply(module: nn.Module, inputs: Tree) -> Any:
+    """Calls a module on a tree: a dict becomes keyword arguments, a list or tuple positional ones."""
+    if isinstance(inputs, Tensor):
+        return module(inputs)
+    if isinstance(inputs, Mapping):
+        return module(**inputs)
+    return module(*inputs)
