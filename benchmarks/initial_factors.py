@@ -24,6 +24,7 @@ from nacre.training.seeding import seeded
 STARTS = {
     "random (the paper's)": nacre.Start("random"),
     "SVD of an ordinary initialisation": nacre.Start("svd", later=1.0),
+    "the same, later tasks x 0.5": nacre.Start("svd", later=0.5),
     "the same, later tasks x 0.3": nacre.Start("svd", later=0.3),
     "the same, later tasks x 0.1": nacre.Start("svd", later=0.1),
     "the same, later tasks x 0.03": nacre.Start("svd", later=0.03),

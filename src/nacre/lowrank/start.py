@@ -23,7 +23,7 @@ class Start:
     """
 
     kind: Literal["svd", "random"] = "svd"
-    later: float = 0.1
+    later: float = 0.3
 
     def __post_init__(self) -> None:
         if self.kind not in ("svd", "random") or self.later < 0:
