@@ -19,13 +19,13 @@ from nacre.errors import NacreError
 from nacre.methods import CACL, Knowledge, Method, method_from_json
 from nacre.methods.method import settings
 from nacre.space.naming import check_known, check_new
-from nacre.space.network import check_features
 from nacre.space.plain import Features
 from nacre.space.store import read_index
 from nacre.training import Epoch, Recipe, Task
-from nacre.training.batches import EVALUATION_BATCH, Batches, as_batches, check_classes
+from nacre.training.batches import EVALUATION_BATCH, Batches, as_batches
 from nacre.training.checkpoint import clear
 from nacre.training.evaluation import evaluate, measure
+from nacre.training.head import choose_head
 from nacre.training.processes import Processes
 from nacre.training.seeding import seeded
 from nacre.training.task import Callback, Loss, Metric
@@ -130,7 +130,7 @@ class Learner:
         data = {part: given for part, given in (("train", train), ("test", test), ("val", val)) if given is not None}
         batches = {part: as_batches(given, recipe, self._processes) for part, given in data.items()}
         with seeded(self.seed, name, "begin"):
-            head = self._head(head, batches, loss, classes)
+            head = choose_head(head, batches, self.knowledge.probe, classes, class_numbers=loss is None)
             task = Task(
                 name,
                 head,
@@ -154,24 +154,6 @@ class Learner:
         added = self.knowledge.size(name).megabytes
         seconds = time.monotonic() - begun
         return Result(name, accuracy, self.knowledge.ranks(name), added, tuple(task.history), seconds)
-
-    def _head(
-        self, head: nn.Module | None, batches: Mapping[str, Batches], loss: Loss | None, classes: Sequence[str] | None
-    ) -> nn.Module:
-        """The head given, or a linear one for the class numbers in the data; targets are checked against it."""
-        inputs, targets = batches["train"].first()
-        features = check_features(self.knowledge.probe(inputs), head, inputs)
-        if loss is not None and head is not None:
-            return head
-        check_classes(targets, None)
-        if head is None:
-            head = nn.Linear(
-                features.shape[1], len(classes) if classes is not None else _count_classes(batches["train"])
-            )
-        if isinstance(head, nn.Linear):
-            for part in batches.values():
-                part.expect_classes(head.out_features)
-        return head
 
     def network(self, task: str) -> nn.Module:
         """A plain module in eval mode for a task: independent of the learner, safe to compile, export and share."""
@@ -247,14 +229,6 @@ class Learner:
         learner = Learner.__new__(Learner)
         learner._begin(chosen, knowledge, int(facts.get("seed", 0)), Processes.current(device), progress)
         return learner
-
-
-def _count_classes(batches: Batches) -> int:
-    highest = -1
-    for _, targets in batches.in_order():
-        check_classes(targets, None)
-        highest = max(highest, int(targets.max()))
-    return highest + 1
 
 
 def _split(inputs: Tree) -> list[Tree]:

@@ -23,7 +23,7 @@ class Start:
     """
 
     kind: Literal["svd", "random"] = "svd"
-    later: float = 0.3
+    later: float = 0.5
 
     def __post_init__(self) -> None:
         if self.kind not in ("svd", "random") or self.later < 0:
@@ -47,8 +47,8 @@ class Start:
 
 
 def _rank(out: int, rest: int, rank: int | None) -> int:
-    if rank is not None and rank < 0:
-        raise NacreError(f"rank must be 0 or more; got {rank}")
+    if rank is not None and (not isinstance(rank, int) or rank < 0):
+        raise NacreError(f"rank must be a whole number, 0 or more; got {rank!r}")
     return full_rank(out, rest) if rank is None else min(rank, out, rest)
 
 

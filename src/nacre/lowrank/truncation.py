@@ -32,7 +32,7 @@ def compress(
     """
     if sum(measure is not None for measure in (energy, rank, budget)) != 1:
         raise NacreError("compress takes exactly one of energy=, rank= and budget=")
-    layers = {name: prepare(layer, exact=exact) for name, layer in factors(network).items()}
+    layers = {name: prepare(layer, exact=exact) for name, layer in _finite(factors(network)).items()}
     if energy is not None:
         kept = {name: rank_at_energy(layer.s, energy) for name, layer in layers.items()}
     elif budget is not None:
@@ -40,6 +40,13 @@ def compress(
     else:
         kept = _given_ranks(layers, rank)
     load_factors(network, {name: truncate(layer, kept[name]) for name, layer in layers.items()})
+
+
+def _finite(layers: Mapping[str, Factors]) -> Mapping[str, Factors]:
+    for name, layer in layers.items():
+        if not all(part.isfinite().all() for part in (layer.U, layer.s, layer.V)):
+            raise NacreError(f"the factors of layer {name!r} hold numbers that are not finite: training has diverged")
+    return layers
 
 
 def prepare(layer: Factors, *, exact: bool = True) -> Factors:

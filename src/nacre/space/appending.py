@@ -11,7 +11,7 @@ from torch import Tensor
 from nacre.errors import NacreError
 from nacre.lowrank import Factors
 from nacre.space.container import all_finite
-from nacre.space.layout import Layout, tensors
+from nacre.space.layout import Kinds, Layout, tensors
 from nacre.space.network import Network
 from nacre.space.record import TaskRecord
 
@@ -32,7 +32,7 @@ def record_of(
     head = copy.deepcopy(network.head).cpu().eval().requires_grad_(True)
     head.zero_grad(set_to_none=True)
     private = {name: values[name] for name in own}
-    _check_numbers(factors, private | frozen, tensors(head))
+    _check_numbers(factors, private | frozen, tensors(head), layout.constant)
     given = tuple(str(label) for label in classes) if classes is not None else None
     return TaskRecord(network.origin.shares, factors, head, private, frozen, network.inputs, given)
 
@@ -45,10 +45,13 @@ def _changed(layout: Layout, kept: Mapping[str, Tensor], values: Mapping[str, Te
     return [name for name in layout.constant if not torch.equal(values[name], kept[name])]
 
 
-def _check_numbers(factors: Mapping[str, Factors], own: Mapping[str, Tensor], head: Mapping[str, Tensor]) -> None:
+def _check_numbers(
+    factors: Mapping[str, Factors], own: Mapping[str, Tensor], head: Mapping[str, Tensor], constant: Kinds
+) -> None:
     named = {f"{layer}.{part}": getattr(f, part) for layer, f in factors.items() for part in ("U", "s", "V")}
     for name, tensor in {**named, **own, **{f"head.{key}": value for key, value in head.items()}}.items():
-        if not all_finite(tensor):
+        infinite = name in constant and not tensor.isnan().any()  # an attention mask may be
+        if not (all_finite(tensor) or infinite):
             raise NacreError(f"{name} holds numbers that are not finite; nothing was appended")
         if tensor.is_floating_point() and tensor.dtype != torch.float32:
             raise NacreError(f"nacre keeps float32, but {name} is {tensor.dtype}; nothing was appended")

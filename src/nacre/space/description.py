@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from nacre.errors import NacreError
+from nacre.space.layout import kind_of, tensors
 
 _CONV = ("in_channels", "out_channels", "kernel_size", "stride", "padding", "dilation", "groups", "bias")
 _TRANSPOSED = (*_CONV, "output_padding", "padding_mode")
@@ -44,6 +45,8 @@ KNOWN: dict[type[nn.Module], tuple[str, ...]] = {
     nn.Embedding: ("num_embeddings", "embedding_dim", "padding_idx"),
     nn.Sequential: (),
 }
+# options that hardly anybody sets: a module where one is on is not described
+_UNSAID = ("max_norm", "scale_grad_by_freq", "sparse", "return_indices", "recompute_scale_factor")
 _BY_NAME = {kind.__name__: kind for kind in KNOWN}
 _DEPTH = 32
 
@@ -54,8 +57,26 @@ def describe(module: nn.Module) -> dict[str, Any] | None:
     >>> describe(nn.Linear(2, 3))
     {'class': 'Linear', 'arguments': {'in_features': 2, 'out_features': 3, 'bias': True}}
     """
+    described = _describe(module)
+    if described is None:
+        return None
+    try:
+        rebuilt = tensors(build(described))
+    except NacreError:
+        return None
+    present = tensors(module)
+    tied = len({id(tensor) for tensor in present.values()}) < len(present)  # a description cannot say it
+    same = {name: kind_of(value) for name, value in present.items()} == {
+        name: kind_of(value) for name, value in rebuilt.items()
+    }
+    return described if same and not tied else None
+
+
+def _describe(module: nn.Module) -> dict[str, Any] | None:
     arguments = KNOWN.get(type(module))
     if arguments is None or module._forward_hooks or module._forward_pre_hooks:
+        return None
+    if any(getattr(module, option, None) for option in _UNSAID):
         return None
     described: dict[str, Any] = {
         "class": type(module).__name__,
@@ -64,9 +85,8 @@ def describe(module: nn.Module) -> dict[str, Any] | None:
     if "bias" in described["arguments"]:
         described["arguments"]["bias"] = module.bias is not None
     if isinstance(module, nn.Sequential):
-        children = [[name, describe(child)] for name, child in module.named_children()]
-        # named_children gives a module that stands twice only once: then the list would not say it all
-        if len(children) != len(module) or any(child is None for _, child in children):
+        children = [[name, _describe(child)] for name, child in module._modules.items() if child is not None]
+        if any(child is None for _, child in children):
             return None
         described["children"] = children
     return described

@@ -55,7 +55,8 @@ class Layout:
             if name in factorised or tensor == COUNTER:
                 continue
             module = modules[owner]
-            if is_norm(module) or tensor.endswith("bias") or (private is not None and private(owner, module)):
+            bias = tensor.startswith("bias") or tensor.endswith("bias")  # LSTM: bias_ih_l0
+            if is_norm(module) or bias or (private is not None and private(owner, module)):
                 own[name] = kind_of(present[name])
             else:
                 rest[kind][name] = kind_of(present[name])
@@ -92,6 +93,21 @@ class Layout:
             if present.get(name) != kind:
                 came = present.get(name, "no such tensor")
                 raise NacreError(f"this backbone does not fit the space: {name} should be {kind}, it has {came}")
+        self._check_ties(tensors(backbone))
+
+    def _check_ties(self, present: Mapping[str, Tensor]) -> None:
+        """Refuses further tensors, unless they are ties to known ones, and other ties than the layout's."""
+        first = (*self.weights, *self.private, *self.frozen, *self.constant)
+        known = {id(present[name]): name for name in first}
+        if len(known) < len(first):
+            raise NacreError("this backbone does not fit the space: it ties tensors that are separate there")
+        ties = {name: layer.tensors[0] for layer in self.layers.values() for name in layer.tensors}
+        for name, tensor in present.items():
+            owner = known.get(id(tensor))
+            if name in ties and owner != ties[name]:
+                raise NacreError(f"this backbone does not fit the space: {name} should be tied to {ties[name]}")
+            if owner is None and name.rpartition(".")[2] != COUNTER:
+                raise NacreError(f"this backbone does not fit the space, which has no {name}")
 
 
 GROUPS = ("private", "frozen", "constant")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import operator
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
@@ -26,8 +26,27 @@ def pick(features: Features, output: Any) -> Any:
         return output
     try:
         return output[features] if isinstance(features, str | int) else features(output)
-    except (KeyError, IndexError, TypeError) as error:
+    except (KeyError, IndexError, TypeError, AttributeError) as error:
         raise NacreError(f"features={features!r} picks nothing from the backbone's {type(output).__name__}") from error
+
+
+def check_choice(features: Features) -> None:
+    """Refuses a `features=` that would not fit into a plain network: one that learns, or cannot be written down."""
+    if isinstance(features, nn.Module):
+        if features.state_dict():
+            raise NacreError(
+                f"features={type(features).__name__} has tensors of its own, which no task would keep: "
+                "make it a part of the backbone"
+            )
+    elif callable(features):
+        from torch import fx
+
+        try:
+            _trace(features, fx.Graph().placeholder("output"))
+        except Exception as error:  # whatever a user's function raises
+            raise NacreError(
+                f"features={features!r} cannot be written into a plain network ({error}): give an nn.Module that does it"
+            ) from error
 
 
 def describe_inputs(tree: Tree) -> Inputs:
@@ -39,7 +58,7 @@ def describe_inputs(tree: Tree) -> Inputs:
     """
     if isinstance(tree, Tensor):
         return {"shape": list(tree.shape[1:]), "dtype": str(tree.dtype).removeprefix("torch.")}
-    if isinstance(tree, dict):
+    if isinstance(tree, Mapping):
         return {"keys": {name: describe_inputs(value) for name, value in tree.items()}}
     return {"items": [describe_inputs(value) for value in tree]}
 

@@ -20,6 +20,7 @@ from nacre.space.description import build, describe
 from nacre.space.layout import Layout, install, kind_of, tensors
 from nacre.space.plain import Features
 from nacre.space.record import TaskRecord
+from nacre.space.template import Template
 
 if TYPE_CHECKING:
     from nacre.space.shared import SharedSpace
@@ -97,11 +98,12 @@ def bytes_on_disk(folder: Path | None, only: Sequence[Entry] | None) -> int | No
 
 def save(space: SharedSpace, folder: Path) -> None:
     """Writes what the folder does not hold yet."""
-    base_bytes = encode(space._base_weights(), {"base": space.base}) if space.base == "backbone" else None
+    backbone = space._template.module
+    base_bytes = encode(space._template.weights(), {"base": space.base}) if space.base == "backbone" else None
     index: store.Index = {
         "format": store.FORMAT,
         "version": store.VERSION,
-        "network": {"class": type(space._template).__qualname__, "description": describe(space._template)},
+        "network": {"class": type(backbone).__qualname__, "description": describe(backbone)},
         "features": space.features if isinstance(space.features, str | int | None) else {"function": True},
         "base": space.base,
         "base_file": base_bytes and {"file": store.BASE_FILE, **store.fingerprint(base_bytes)},
@@ -141,7 +143,7 @@ def load(folder: Path, backbone: nn.Module | None, features: Features, heads: Ma
     space.device = next((t.device for t in backbone.parameters()), torch.device("cpu")) if backbone else _CPU
     if index["base_file"]:
         _install_base(template, folder, index["base_file"], layout)
-    space._begin(template, layout, base, _features(folder, kept, features))
+    space._begin(Template(template, layout), base, _features(folder, kept, features))
     space.facts, space.folder = facts, folder
     space._entries = {entry.name: entry for entry in entries}
     return space

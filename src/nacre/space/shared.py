@@ -13,17 +13,18 @@ import torch
 from torch import Tensor, nn
 
 from nacre.errors import NacreError
-from nacre.lowrank import Factors, Predicate, Start, attach, concatenate, full_rank
+from nacre.lowrank import Factors, Predicate, Start, concatenate, full_rank
 from nacre.space import saving
 from nacre.space.appending import record_of
-from nacre.space.layout import Layout, counters, install, tensors
+from nacre.space.layout import Layout
 from nacre.space.naming import check_known, check_new
 from nacre.space.network import Network, Origin
-from nacre.space.plain import Features, compose, pick
+from nacre.space.plain import Features, check_choice, compose, pick
 from nacre.space.record import TaskRecord
 from nacre.space.saving import Entry
 from nacre.space.size import Size
 from nacre.space.sums import Sums
+from nacre.space.template import Ranks, Template
 from nacre.trees import Tree, apply, shapes
 
 Base = Literal["zero", "backbone"]
@@ -60,16 +61,18 @@ class SharedSpace:
             raise NacreError(f"base is 'zero' or 'backbone'; got {base!r}")
         first = next(backbone.parameters(), None)
         self.device = first.device if first is not None else torch.device("cpu")
-        self._begin(copy.deepcopy(backbone).cpu(), Layout.of(backbone, include, exclude, private), base, features)
+        layout = Layout.of(backbone, include, exclude, private)
+        self._begin(Template(copy.deepcopy(backbone).cpu(), layout), base, features)
 
-    def _begin(self, template: nn.Module, layout: Layout, base: Base, features: Features) -> None:
+    def _begin(self, template: Template, base: Base, features: Features) -> None:
+        check_choice(features)
         self.base, self.features = base, features
         self.facts: dict[str, Any] = {}  # JSON that is saved along, for whoever uses the space
         self._identity = uuid.uuid4().hex
-        self._layout = layout
-        self._template = template.eval().requires_grad_(True)
+        self._template, self._layout = template, template.layout
         self._entries: dict[str, Entry] = {}
-        self._sums = Sums(self._base_weights(), lambda task: self.record(task).factors)
+        zero = {name: torch.zeros(layer.shape) for name, layer in self._layout.layers.items()}
+        self._sums = Sums(zero if base == "zero" else template.weights(), lambda task: self.record(task).factors)
         self._guard = threading.RLock()
 
     # what is there
@@ -123,16 +126,13 @@ class SharedSpace:
             frozen=counts["frozen"],
             extra=counts["extra"],
             identifiers=sum(len(entry.ranks) for entry in chosen),
-            base=sum(w.numel() for w in self._base_weights().values()) if task is None and self.base != "zero" else 0,
+            base=self._base_numbers() if task is None else 0,
             disk=saving.bytes_on_disk(self.folder, chosen if task is not None else None),
         )
 
-    def _base_weights(self) -> dict[str, Tensor]:
-        """What every sum begins with, by layer."""
-        if self.base == "zero":
-            return {name: torch.zeros(layer.shape) for name, layer in self._layout.layers.items()}
-        weights = tensors(self._template)
-        return {name: weights[layer.tensors[0]].detach() for name, layer in self._layout.layers.items()}
+    def _base_numbers(self) -> int:
+        weights = self._template.weights().values() if self.base == "backbone" else ()
+        return sum(weight.numel() for weight in weights)
 
     # learning
 
@@ -140,7 +140,7 @@ class SharedSpace:
         self,
         head: nn.Module,
         *,
-        rank: int | Mapping[str, int] | None = None,
+        rank: Ranks = None,
         start: Start | None = None,
         sharing: bool = True,
         dense: bool = False,
@@ -152,32 +152,17 @@ class SharedSpace:
         """
         start, sharing = start or Start(), sharing and not dense
         base = self._sharing(self.tasks) if sharing else ()
-        backbone = self._assemble(base, base[-1]) if base else self._fresh(renew=bool(self._entries))
+        renew = bool(self._entries) and self.base == "zero"
+        backbone = self._assemble(base, base[-1]) if base else self._template.fresh(renew=renew)
         backbone.train()
         if not dense:
-            self._factorise(backbone, rank, start, first=not base and self.base == "zero")
+            self._template.factorise(backbone, rank, start, first=not base and self.base == "zero")
         if base:
             for name in self._layout.frozen:
                 backbone.get_parameter(name).requires_grad_(False)
-        network = Network(backbone, head, self.features, Origin(self._identity, self.tasks, base, sharing))
+        features = copy.deepcopy(self.features)  # a module has a mode
+        network = Network(backbone, head, features, Origin(self._identity, self.tasks, base, sharing))
         return network.to(self.device)
-
-    def _factorise(
-        self, backbone: nn.Module, rank: int | Mapping[str, int] | None, start: Start, *, first: bool
-    ) -> None:
-        ranks = dict(rank) if isinstance(rank, Mapping) else dict.fromkeys(self._layout.layers, rank)
-        unknown = set(ranks) - set(self._layout.layers)
-        if unknown:
-            raise NacreError(f"rank names no layer {', '.join(sorted(unknown))}; they are {', '.join(self.layers)}")
-        weights = tensors(backbone)
-        for name, layer in self._layout.layers.items():
-            shared = weights[layer.tensors[0]].detach()
-            if first:
-                factors = start.first_factors(shared, ranks.get(name))
-                shared = torch.zeros_like(shared)
-            else:
-                factors = start.later_factors(*layer.matrix, ranks.get(name))
-            attach(backbone, layer, shared, factors)
 
     def append(self, name: str, network: nn.Module, *, classes: Sequence[str] | None = None) -> None:
         """Adds what a network has learnt as a task; refused, with nothing changed, if it does not belong here."""
@@ -198,7 +183,7 @@ class SharedSpace:
 
     def probe(self, inputs: Tree) -> Any:
         """What an untaught backbone makes of inputs: its shape says what a head must read."""
-        backbone = self._fresh(renew=False).to(self.device).eval()
+        backbone = self._template.fresh(renew=False).to(self.device).eval()
         try:
             with torch.no_grad():
                 return pick(self.features, apply(backbone, inputs))
@@ -217,28 +202,11 @@ class SharedSpace:
 
     def _assemble(self, chain: tuple[str, ...], task: str) -> nn.Module:
         """A backbone with the summed weights of a chain of tasks and the private tensors of one."""
-        backbone = copy.deepcopy(self._template)
         with self._guard:
             record = self.record(task)
-            values = dict(self._frozen()) if record.shares else {}
-            if record.factors:
-                sums = self._sums.of(chain)
-                values |= {layer.tensors[0]: sums[name] for name, layer in self._layout.layers.items()}
-        values |= record.private
-        install(backbone, {name: value.clone() for name, value in values.items()} | counters(backbone))
-        return backbone
-
-    def _fresh(self, *, renew: bool) -> nn.Module:
-        """The backbone as it came; drawn anew where `renew` is set and its weights are no base to build on."""
-        backbone = copy.deepcopy(self._template)
-        empty = any(tensor.is_meta for tensor in tensors(backbone).values())
-        if empty:
-            backbone = backbone.to_empty(device="cpu")
-        if empty or (renew and self.base == "zero"):
-            for module in backbone.modules():
-                if callable(reset := getattr(module, "reset_parameters", None)):
-                    reset()
-        return backbone
+            frozen = self._frozen() if record.shares else {}
+            sums = self._sums.of(chain) if record.factors else {}
+        return self._template.assemble(sums, {**frozen, **record.private})
 
     # sums
 

@@ -93,7 +93,7 @@ def entries(index: Index) -> list[dict[str, Any]]:
 
 def read_file(folder: Path, entry: Mapping[str, Any]) -> bytes:
     """The bytes of one file of the store, exactly those that were committed."""
-    path = folder / entry["file"]
+    path = folder / str(entry["file"])
     try:
         size = path.stat().st_size
         if size != entry["bytes"]:  # before reading: a swapped file may be huge

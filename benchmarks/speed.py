@@ -1,0 +1,263 @@
+"""Speed and growth, as ratios between things timed in one run, step by step in turn, on an otherwise idle machine.
+
+python benchmarks/speed.py [--append docs/results.md]
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset
+
+import nacre
+from nacre.training.augment import CropFlip
+from nacre.training.batches import Batch, as_batches
+from nacre.training.processes import Processes
+from nacre.training.step import Step
+from nacre.training.task import Task
+
+BATCH, SIDE, CLASSES = 64, 32, 5
+MEAN, STD = torch.tensor([0.507, 0.487, 0.441]), torch.tensor([0.267, 0.256, 0.276])
+
+
+def dense() -> nn.Module:
+    return nn.Sequential(nacre.networks.conv5(), nn.Linear(1024, CLASSES))
+
+
+def step_of(network: nn.Module, precision: Any, penalty: Callable[[], Tensor] | None = None) -> Callable[[], None]:
+    """One training step of nacre's own loop on a batch that is there already."""
+    x, y = torch.randn(BATCH, 3, SIDE, SIDE), torch.randint(CLASSES, (BATCH,))
+    recipe = nacre.Recipe(batch_size=BATCH, precision=precision)
+    processes = Processes(torch.device("cpu"))
+    task = Task("timed", nn.Identity(), as_batches((x, y), recipe, processes), F.cross_entropy, recipe, processes)
+    network.train()
+    step = Step(network, task, recipe.make_optimizer(network.parameters()), penalty, None, None)
+    batch = Batch(x, y, 1.0, BATCH)
+
+    def run() -> None:
+        step(batch)
+
+    return run
+
+
+def cacl(space: nacre.SharedSpace) -> tuple[nn.Module, Callable[[], Tensor]]:
+    network = space.expand(nn.Linear(1024, CLASSES))
+    return network, lambda: nacre.orthogonality(network) + 0.1 * nacre.hoyer(network)
+
+
+def in_turn(steps: dict[str, Callable[[], None]], rounds: int) -> dict[str, list[float]]:
+    """Seconds of every step; in each round all run once, so that a slow moment of the machine strikes all."""
+    times: dict[str, list[float]] = {name: [] for name in steps}
+    for number in range(rounds + 5):
+        for name, step in steps.items():
+            begun = time.perf_counter()
+            step()
+            if number >= 5:
+                times[name].append(time.perf_counter() - begun)
+    return times
+
+
+def ratio(times: dict[str, list[float]], name: str, to: str) -> float:
+    """The median over rounds of the ratio within a round."""
+    return statistics.median(a / b for a, b in zip(times[name], times[to], strict=True))
+
+
+def training_step(rounds: int) -> list[str]:
+    """Item 1: the step of CACL against that of the dense network, in either precision's faster layout."""
+    lines = []
+    for precision in ("float32", "bfloat16"):
+        torch.manual_seed(0)
+        network, penalty = cacl(nacre.SharedSpace(nacre.networks.conv5()))
+        steps = {
+            "dense": step_of(dense(), precision),
+            "cacl": step_of(network, precision, penalty),
+            "dense again": step_of(dense(), precision),
+        }
+        times = in_turn(steps, rounds)
+        lines.append(
+            f"| CACL step / dense step, {precision} | {ratio(times, 'cacl', 'dense'):.3f} | at most 1.10 "
+            f"| dense / dense {ratio(times, 'dense again', 'dense'):.3f}; dense {rate(times['dense']):.0f} images/s |"
+        )
+    return lines
+
+
+def rate(seconds: list[float]) -> float:
+    return BATCH / statistics.median(seconds)
+
+
+def growth(rounds: int) -> list[str]:
+    """Items 2 and 3: step time and peak memory at the 50th task against the first but one."""
+    torch.manual_seed(0)
+    space = nacre.SharedSpace(nacre.networks.conv5())
+    early: tuple[nn.Module, Callable[[], Tensor]] | None = None
+    for number in range(49):
+        network, penalty = cacl(space)
+        if number == 0:
+            early = network, penalty
+        nacre.compress(network, rank=8)
+        if number == 0:
+            early = cacl(nacre.SharedSpace(nacre.networks.conv5()))
+        space.append(f"task {number}", network)
+    late = cacl(space)
+    assert early is not None
+    again = cacl(nacre.SharedSpace(nacre.networks.conv5()))
+    steps = {
+        "first": step_of(early[0], "bfloat16", early[1]),
+        "fiftieth": step_of(late[0], "bfloat16", late[1]),
+        "first again": step_of(again[0], "bfloat16", again[1]),
+    }
+    times = in_turn(steps, rounds)
+    first, fiftieth = (peak_memory(tasks) for tasks in (0, 49))
+    return [
+        f"| step at the 50th task / at the 1st, bfloat16 | {ratio(times, 'fiftieth', 'first'):.3f} | at most 1.02 "
+        f"| first / first {ratio(times, 'first again', 'first'):.3f} |",
+        f"| peak memory of training at the 50th task / at the 1st | {fiftieth / first:.3f} | within 2 % "
+        f"| {first / 1e6:.0f} MB and {fiftieth / 1e6:.0f} MB |",
+    ]
+
+
+def peak_memory(tasks: int) -> int:
+    """Peak resident bytes of a fresh process that loads a store of so many tasks and trains the next one."""
+    command = [sys.executable, __file__, "--peak", str(tasks)]
+    found = subprocess.run(command, check=True, capture_output=True, text=True)
+    return int(found.stdout)
+
+
+def print_peak(tasks: int) -> None:
+    """In that process: ten steps on top of so many tasks; the peak is counted from when they are learnt."""
+    space = nacre.SharedSpace(nacre.networks.conv5())
+    for number in range(tasks):
+        network, _ = cacl(space)
+        nacre.compress(network, rank=8)
+        space.append(f"task {number}", network)
+    network, penalty = cacl(space)
+    step = step_of(network, "bfloat16", penalty)
+    Path("/proc/self/clear_refs").write_text("5")  # begins a new peak
+    for _ in range(10):
+        step()
+    status = Path("/proc/self/status").read_text()
+    print(int(status.split("VmHWM:")[1].split()[0]) * 1024)
+
+
+class Images(Dataset[tuple[Tensor, int]]):
+    """Images as a plain loop has them: cropped, mirrored and normalised one by one."""
+
+    def __init__(self, images: Tensor, labels: Tensor) -> None:
+        self.images, self.labels = images, labels
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        image = F.pad(self.images[index], (4, 4, 4, 4))
+        top, left = torch.randint(0, 9, (2,)).tolist()
+        image = image[:, top : top + SIDE, left : left + SIDE]
+        if torch.rand(()) < 0.5:
+            image = image.flip(2)
+        return (image / 255 - MEAN[:, None, None]) / STD[:, None, None], int(self.labels[index])
+
+
+def whole_task(epochs: int) -> list[str]:
+    """Item 4: a task learnt by nacre against a plain loop with a DataLoader of one worker; epochs in turn."""
+    torch.manual_seed(0)
+    images, labels = torch.randint(0, 256, (2500, 3, SIDE, SIDE), dtype=torch.uint8), torch.randint(5, (2500,))
+    loader = DataLoader(Images(images, labels), BATCH, shuffle=True, num_workers=1, persistent_workers=True)
+    network = dense()
+    optimizer = torch.optim.Adam(network.parameters(), 1e-3)
+    normalised = (images / 255 - MEAN[:, None, None]) / STD[:, None, None]
+    learner = nacre.Learner(nacre.networks.conv5(), device="cpu", progress=False)
+    plain, ours = [], []
+    plain_epoch(network, optimizer, loader)  # starts the worker
+    for number in range(epochs):
+        begun = time.perf_counter()
+        plain_epoch(network, optimizer, loader)
+        plain.append(len(images) / (time.perf_counter() - begun))
+        recipe = nacre.Recipe(epochs=2, batch_size=BATCH, augment=CropFlip())
+        result = learner.learn(f"task {number}", (normalised, labels), recipe=recipe)
+        ours.append(2 * len(images) / result.seconds)  # expansion, compression and appending counted in
+    share = statistics.median(ours) / BATCH * dense_flops() / matrix_rate()
+    quotient = statistics.median(a / b for a, b in zip(ours, plain, strict=True))
+    return [
+        f"| learning a task here / plain PyTorch loop of the dense network, images/s | {quotient:.2f} | at least 2 "
+        f"| {statistics.median(ours):.0f} and {statistics.median(plain):.0f} images/s; "
+        f"{100 * share:.0f} % of the machine's bfloat16 matrix rate |"
+    ]
+
+
+def plain_epoch(network: nn.Module, optimizer: torch.optim.Optimizer, loader: DataLoader[Any]) -> None:
+    network.train()
+    for x, y in loader:
+        optimizer.zero_grad()
+        F.cross_entropy(network(x), y).backward()
+        optimizer.step()
+
+
+def dense_flops() -> float:
+    """Multiply-adds, times two, of forward and backward of the dense network on one batch."""
+    from torch.utils.flop_counter import FlopCounterMode
+
+    network = dense()
+    with FlopCounterMode(display=False) as counter:
+        F.cross_entropy(network(torch.randn(BATCH, 3, SIDE, SIDE)), torch.zeros(BATCH, dtype=torch.long)).backward()
+    return float(counter.get_total_flops())
+
+
+def matrix_rate() -> float:
+    """Operations a second of a large bfloat16 matrix product."""
+    a, b = (torch.randn(2048, 2048, dtype=torch.bfloat16) for _ in range(2))
+    times = in_turn({"product": lambda: None if (a @ b).numel() else None}, 10)["product"]
+    return 2 * 2048**3 / statistics.median(times)
+
+
+def import_time() -> list[str]:
+    """Item 5: what importing nacre costs once torch is there."""
+    code = "import torch, time; t = time.perf_counter(); import nacre; print(time.perf_counter() - t)"
+    taken = [
+        float(subprocess.run([sys.executable, "-c", code], check=True, capture_output=True).stdout) for _ in range(5)
+    ]
+    return [f"| `import nacre` beyond `import torch`, seconds | {statistics.median(taken):.3f} | under 0.3 | |"]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--append", type=Path, help="a Markdown file to add the table to")
+    parser.add_argument("--rounds", type=int, default=60)
+    parser.add_argument("--peak", type=int, help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.peak is not None:
+        print_peak(given.peak)
+        return
+    busy = os.getloadavg()[0]
+    lines = [
+        f"### {date.today()}: {platform.processor() or platform.machine()}, {torch.get_num_threads()} threads, "
+        f"torch {torch.__version__}, load before {busy:.2f}",
+        "",
+        "| what | measured | target | beside it |",
+        "|---|---|---|---|",
+        *training_step(given.rounds),
+        *growth(given.rounds),
+        *whole_task(5),
+        *import_time(),
+    ]
+    text = "\n".join(lines) + "\n"
+    print(text)
+    if given.append is not None:
+        with given.append.open("a") as file:
+            file.write("\n" + text)
+
+
+if __name__ == "__main__":
+    main()
