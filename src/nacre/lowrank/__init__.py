@@ -1,7 +1,7 @@
 """The mathematics: factors, the low-rank residual of a weight, penalties, truncation. Knows tensors and layers only."""
 
 from nacre.lowrank.factors import Factors, concatenate, factor_cost, full_rank, matrix_shape
-from nacre.lowrank.penalties import hoyer, layer_hoyer, layer_orthogonality, orthogonality
+from nacre.lowrank.penalties import hoyer, hoyer_of, orthogonality, orthogonality_of
 from nacre.lowrank.residual import (
     Layer,
     Predicate,
@@ -29,11 +29,11 @@ __all__ = [
     "find_layers",
     "full_rank",
     "hoyer",
-    "layer_hoyer",
-    "layer_orthogonality",
+    "hoyer_of",
     "load_factors",
     "matrix_shape",
     "orthogonality",
+    "orthogonality_of",
     "prepare",
     "rank_at_energy",
     "residuals",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -114,8 +115,14 @@ def attach(backbone: nn.Module, layer: Layer, shared: Tensor, factors: Factors) 
 
 
 def residuals(network: nn.Module) -> dict[str, Residual]:
-    """The residuals in a network (also one wrapped by DDP or torch.compile), by layer name."""
-    return {module.layer: module for module in network.modules() if isinstance(module, Residual)}
+    """The residuals in a network (also one wrapped by DDP or torch.compile), by layer name, in the network's order."""
+    found: dict[str, Residual] = {}
+    for module in network.modules():
+        # asked for at their module, since modules() gives what is inside of it first: out_proj before in_proj_weight
+        if parametrize.is_parametrized(module):
+            parts = cast(nn.ModuleDict, module.parametrizations).modules()
+            found |= {part.layer: part for part in parts if isinstance(part, Residual) and part.layer not in found}
+    return found
 
 
 def factors(network: nn.Module) -> dict[str, Factors]:
