@@ -24,7 +24,8 @@ def map_leaves(function: Callable[[Tensor], Tensor], tree: Tree) -> Tree:
     if isinstance(tree, Mapping):
         return {key: map_leaves(function, value) for key, value in tree.items()}
     if isinstance(tree, list | tuple):
-        return type(tree)(map_leaves(function, value) for value in tree)
+        mapped = [map_leaves(function, value) for value in tree]
+        return type(tree)(*mapped) if hasattr(tree, "_fields") else type(tree)(mapped)  # a namedtuple takes them apart
     raise NacreError(f"inputs must be a tensor, or a dict, list or tuple of tensors; got {type(tree).__name__}")
 
 

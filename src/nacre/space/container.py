@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -20,8 +21,14 @@ _ITEM_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16
 
 def canonical_json(data: Any) -> str:
     """The one way nacre writes JSON: sorted, ASCII, so that equal data are equal bytes."""
-    text: str = json.dumps(data, sort_keys=True, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
-    return text
+    return json.dumps(data, sort_keys=True, allow_nan=False, separators=(",", ":"), default=_number)
+
+
+def _number(value: Any) -> Any:
+    """Numbers of numpy or torch, as Python's."""
+    if callable(item := getattr(value, "item", None)):
+        return item()
+    raise TypeError(f"JSON knows no {type(value).__name__}")
 
 
 def encode(tensors: Mapping[str, Tensor], facts: Any) -> bytes:
@@ -76,9 +83,9 @@ def _span(name: str, entry: dict[str, Any]) -> tuple[int, int, str]:
         raise ValueError(f"tensor {name!r} has the type {kind!r}")
     if not all(type(number) is int and 0 <= number < 2**48 for number in (*shape, start, stop)) or len(shape) > 8:
         raise ValueError(f"tensor {name!r} has the shape {shape}")
-    size = _ITEM_BYTES[kind]
-    for extent in shape:
-        size *= extent
+    if math.prod(max(1, number) for number in shape) >= 2**60:  # also where a 0 among them makes it empty
+        raise ValueError(f"tensor {name!r} has the shape {shape}")
+    size = _ITEM_BYTES[kind] * math.prod(shape)
     if size != stop - start:
         raise ValueError(f"tensor {name!r} of shape {shape} takes {size} bytes, its place has {stop - start}")
     return start, stop, name

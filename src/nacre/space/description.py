@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from nacre.errors import NacreError
+from nacre.space.container import canonical_json, parse_json
 from nacre.space.layout import kind_of, tensors
 
 _CONV = ("in_channels", "out_channels", "kernel_size", "stride", "padding", "dilation", "groups", "bias")
@@ -55,26 +56,27 @@ def describe(module: nn.Module) -> dict[str, Any] | None:
     """The module as JSON, or None where it holds anything but torch's own plain layers in Sequentials.
 
     >>> describe(nn.Linear(2, 3))
-    {'class': 'Linear', 'arguments': {'in_features': 2, 'out_features': 3, 'bias': True}}
+    {'arguments': {'bias': True, 'in_features': 2, 'out_features': 3}, 'class': 'Linear'}
     """
     described = _describe(module)
     if described is None:
         return None
     try:
-        rebuilt = tensors(build(described))
-    except NacreError:
+        as_read: dict[str, Any] = parse_json(canonical_json(described).encode())
+        rebuilt = tensors(build(as_read))
+    except (NacreError, ValueError, TypeError):  # not as JSON, or not again
         return None
     present = tensors(module)
     tied = len({id(tensor) for tensor in present.values()}) < len(present)  # a description cannot say it
     same = {name: kind_of(value) for name, value in present.items()} == {
         name: kind_of(value) for name, value in rebuilt.items()
     }
-    return described if same and not tied else None
+    return as_read if same and not tied else None
 
 
 def _describe(module: nn.Module) -> dict[str, Any] | None:
     arguments = KNOWN.get(type(module))
-    if arguments is None or module._forward_hooks or module._forward_pre_hooks:
+    if arguments is None or module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module):
         return None
     if any(getattr(module, option, None) for option in _UNSAID):
         return None
@@ -101,8 +103,13 @@ def build(described: Any) -> nn.Module:
     with torch.device("meta"):
         try:
             return _build(described, _DEPTH)
-        except (TypeError, ValueError, KeyError, RuntimeError, OverflowError, AttributeError) as error:
-            raise NacreError(f"a network is described that cannot be built: {error}") from error
+        except Exception as error:  # whatever torch's layers raise at arguments that nobody checked
+            raise NacreError(f"a network is described that cannot be built: {_first_line(error)}") from error
+
+
+def _first_line(error: Exception) -> str:
+    """What an error says, without the stack that torch adds below."""
+    return next(iter(str(error).splitlines()), type(error).__name__)
 
 
 def _build(described: Any, depth: int) -> nn.Module:

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from nacre.errors import NacreError
 from nacre.space import store
 from nacre.space.container import decode
+from nacre.space.saving import PARTS
 from nacre.space.size import BYTES_A_NUMBER
 
 
 def describe(folder: Path) -> dict[str, Any]:
     """The tasks of a store with classes, ranks, sizes and dates, as JSON."""
     index = store.read_index(folder)
+    try:
+        return _describe(folder, index)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise NacreError(f"{folder / store.INDEX} is damaged: {error!r}") from error
+
+
+def _describe(folder: Path, index: store.Index) -> dict[str, Any]:
     tasks, total = [], dict.fromkeys((name for name, _ in _layers(index)), 0)
     for entry in index["tasks"]:
         _, facts = decode(store.read_file(folder, entry), folder / entry["file"])
@@ -63,7 +72,23 @@ def verify(folder: Path) -> list[str]:
     problems = []
     for entry in store.entries(index):
         try:
-            decode(store.read_file(folder, entry), folder / entry["file"])
+            _verify_file(folder, entry)
         except NacreError as error:
             problems.append(str(error))
     return problems
+
+
+def _verify_file(folder: Path, entry: Mapping[str, Any]) -> None:
+    """Hash, contents, and that the file holds the task and the numbers that the index says."""
+    path = folder / entry["file"]
+    tensors, facts = decode(store.read_file(folder, entry), path)
+    if path.name == store.BASE_FILE:
+        return
+    counts = dict.fromkeys(PARTS, 0)
+    try:
+        for name, tensor in tensors.items():
+            counts[name.split("/")[0]] += tensor.numel()
+        if (facts["task"], counts) != (entry["name"], entry["numbers"]):
+            raise ValueError(f"it holds the task {facts['task']!r} with {counts} numbers, not what {store.INDEX} says")
+    except (ValueError, KeyError, TypeError) as error:
+        raise NacreError(f"{path} is damaged: {error}") from error

@@ -13,6 +13,7 @@ from torch.nn.parameter import is_lazy
 
 from nacre.errors import NacreError
 from nacre.lowrank import Layer, Predicate, find_layers
+from nacre.space.container import all_finite
 
 NORMS = (_NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
 COUNTER = "num_batches_tracked"  # not needed at inference: neither stored nor counted
@@ -29,6 +30,7 @@ class Layout:
     private: Kinds  # each task its own: norm layers, biases
     frozen: Kinds  # learnt with the first task, frozen afterwards: embeddings, tokens
     constant: Kinds  # buffers outside norm layers: stored with a task only if it changed them
+    fixed: tuple[str, ...] = ()  # parameters that came with requires_grad=False: no task trains them
 
     @staticmethod
     def of(
@@ -60,12 +62,19 @@ class Layout:
                 own[name] = kind_of(present[name])
             else:
                 rest[kind][name] = kind_of(present[name])
-        return Layout(layers, own, rest["parameter"], rest["buffer"])
+        fixed = [name for name, parameter in backbone.named_parameters() if not parameter.requires_grad]
+        untrained = tuple(name for name in fixed if name not in factorised)
+        return Layout(layers, own, rest["parameter"], rest["buffer"], untrained)
 
     @property
     def weights(self) -> Kinds:
         """The factorised weights themselves, each under its first name."""
         return {layer.tensors[0]: ("float32", layer.shape) for layer in self.layers.values()}
+
+    @property
+    def everything(self) -> Kinds:
+        """All tensors that decide what the backbone computes, tied ones under their first name."""
+        return self.weights | self.private | self.frozen | self.constant
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -74,6 +83,7 @@ class Layout:
                 for layer in self.layers.values()
             ],
             **{group: [[name, *kind] for name, kind in getattr(self, group).items()] for group in GROUPS},
+            "fixed": list(self.fixed),
         }
 
     @staticmethod
@@ -82,8 +92,14 @@ class Layout:
             Layer(str(entry["name"]), tuple((str(m), str(t)) for m, t in entry["places"]), tuple(entry["shape"]))
             for entry in data["layers"]
         ]
-        groups = ({str(name): (str(kind), tuple(shape)) for name, kind, shape in data[group]} for group in GROUPS)
-        return Layout({layer.name: layer for layer in layers}, *groups)
+        private, frozen, constant = (
+            {str(name): (str(kind), tuple(shape)) for name, kind, shape in data[group]} for group in GROUPS
+        )
+        for layer in layers:
+            if not layer.places or len(layer.shape) < 2 or not all(type(extent) is int for extent in layer.shape):
+                raise ValueError(f"layer {layer.name!r} has the shape {layer.shape} and stands in {layer.places}")
+        fixed = tuple(str(name) for name in data["fixed"])
+        return Layout({layer.name: layer for layer in layers}, private, frozen, constant, fixed)
 
     def check(self, backbone: nn.Module) -> None:
         """Refuses a backbone whose tensors are not the ones this layout names."""
@@ -150,7 +166,11 @@ def counters(module: nn.Module) -> dict[str, Tensor]:
 def _tensor_names(module: nn.Module) -> list[tuple[str, str]]:
     """Every tensor once, tied ones under their first name."""
     parameters = [("parameter", name) for name, _ in module.named_parameters()]
-    return parameters + [("buffer", name) for name, _, persistent in _buffers(module) if persistent]
+    buffers: dict[int, str] = {}
+    for name, buffer, persistent in _buffers(module):
+        if persistent:
+            buffers.setdefault(id(buffer), name)
+    return parameters + [("buffer", name) for name in buffers.values()]
 
 
 def _buffers(module: nn.Module) -> list[tuple[str, Tensor, bool]]:
@@ -168,3 +188,5 @@ def _check_tensors(backbone: nn.Module) -> None:
             raise NacreError(f"{name} has no shape yet: run one batch through the lazy layers first")
         if (tensor.is_floating_point() and tensor.dtype != torch.float32) or tensor.is_complex():
             raise NacreError(f"nacre learns in float32, but {name} is {tensor.dtype}: call backbone.float() first")
+        if isinstance(tensor, nn.Parameter) and not all_finite(tensor):
+            raise NacreError(f"{name} holds numbers that are not finite")

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from nacre.errors import NacreError
 from nacre.lowrank import Factors, factors, load_factors
-from nacre.space.plain import Features, Inputs, describe_inputs, pick
+from nacre.space.plain import Features, Inputs, check_inputs, describe_inputs, pick
 from nacre.trees import Tree, apply, shapes
 
 
@@ -37,9 +37,18 @@ class Network(nn.Module):
 
     def forward(self, inputs: Tree) -> Any:
         if self.inputs is None:
-            self.inputs = describe_inputs(inputs)
+            self.inputs = self._described(inputs)
         features = check_features(pick(self.pick_features, apply(self.backbone, inputs)), self.head, inputs)
         return self.head(features)
+
+    @staticmethod
+    def _described(inputs: Tree) -> Inputs:
+        described = describe_inputs(inputs)
+        try:
+            check_inputs(described)
+        except ValueError as error:
+            raise NacreError(f"the network cannot take inputs {shapes(inputs)}: {error}") from error
+        return described
 
     def factors(self) -> dict[str, Factors]:
         """The new factors of every layer, by name, in the backbone's order."""

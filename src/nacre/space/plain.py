@@ -6,6 +6,7 @@ import copy
 import operator
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from keyword import iskeyword
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
@@ -25,6 +26,8 @@ def pick(features: Features, output: Any) -> Any:
     if features is None:
         return output
     try:
+        if isinstance(features, str) and isinstance(output, Tensor):
+            raise TypeError("a tensor has no keys")
         return output[features] if isinstance(features, str | int) else features(output)
     except (KeyError, IndexError, TypeError, AttributeError) as error:
         raise NacreError(f"features={features!r} picks nothing from the backbone's {type(output).__name__}") from error
@@ -45,7 +48,7 @@ def check_choice(features: Features) -> None:
             _trace(features, fx.Graph().placeholder("output"))
         except Exception as error:  # whatever a user's function raises
             raise NacreError(
-                f"features={features!r} cannot be written into a plain network ({error}): give an nn.Module that does it"
+                f"features={features!r} cannot be written into a plain network ({error}): give an nn.Module instead"
             ) from error
 
 
@@ -61,6 +64,18 @@ def describe_inputs(tree: Tree) -> Inputs:
     if isinstance(tree, Mapping):
         return {"keys": {name: describe_inputs(value) for name, value in tree.items()}}
     return {"items": [describe_inputs(value) for value in tree]}
+
+
+def check_inputs(inputs: Any) -> None:
+    """Refuses what `describe_inputs` cannot have given. Keys become arguments in generated code: names, no more."""
+    if inputs is None:
+        return
+    if "keys" in inputs:
+        for name in inputs["keys"]:
+            if not name.isidentifier() or iskeyword(name):
+                raise ValueError(f"an input is called {name!r}, which no argument can be")
+    elif not isinstance(inputs["items"] if "items" in inputs else inputs["shape"], list):
+        raise ValueError(f"the inputs are described as {inputs!r}")
 
 
 def compose(backbone: nn.Module, features: Features, head: nn.Module, inputs: Inputs) -> nn.Module:

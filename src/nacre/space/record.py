@@ -16,9 +16,9 @@ from nacre.lowrank import Factors
 from nacre.space.container import decode, encode
 from nacre.space.description import build, describe
 from nacre.space.layout import Layout, counters, install, kind_of, tensors
-from nacre.space.plain import Inputs
+from nacre.space.plain import Inputs, check_inputs
 
-ENCODING = "float32"
+_LATER: dict[str, Any] = {"encodings": {}, "preprocessing": None}  # what version 1 has room for and does not use
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class TaskRecord:
         facts = {
             "task": name,
             "base": "all" if self.shares else [],
-            "encoding": ENCODING,
+            **_LATER,
             "head": describe(self.head),
             "inputs": self.inputs,
             "classes": list(self.classes) if self.classes is not None else None,
@@ -70,10 +70,10 @@ class TaskRecord:
         """The record in a file; refused, with the file's name, where it is not what the index and layout say."""
         named, facts = decode(data, path)
         try:
-            if facts["task"] != entry["name"] or facts["base"] not in ("all", []):
-                raise ValueError(f"it holds the task {facts['task']!r} on the base {facts['base']!r}")
-            if facts["encoding"] != ENCODING:
-                raise ValueError(f"its numbers are encoded as {facts['encoding']!r}, this nacre reads {ENCODING}")
+            if facts["task"] != entry["name"]:
+                raise ValueError(f"it holds the task {facts['task']!r}")
+            _check_supported(facts, path)
+            check_inputs(facts["inputs"])
             groups = _groups(named)
             record = TaskRecord(
                 shares=facts["base"] == "all",
@@ -86,9 +86,17 @@ class TaskRecord:
             if groups or record.shares is not entry["shares"]:
                 raise ValueError("it holds other tensors than the index says")
             _check_backbone_tensors(record, layout)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise NacreError(f"{path} is damaged: {error}") from error
         return record
+
+
+def _check_supported(facts: Mapping[str, Any], path: Path) -> None:
+    """Refuses what the format has room for but this nacre would read wrongly."""
+    used = {**{name: facts[name] for name in _LATER}, "base": facts["base"]}
+    for name, value in used.items():
+        if value != _LATER.get(name) and not (name == "base" and value in ("all", [])):
+            raise NacreError(f"{path} uses {name} = {value!r}, which this nacre cannot read: install a newer nacre")
 
 
 def _groups(named: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:
@@ -132,12 +140,19 @@ def _stored_head(head: nn.Module) -> dict[str, Tensor]:
     return {name: tensor for name, tensor in tensors(head).items() if name not in counters(head)}
 
 
+def _build_head(described: Any) -> nn.Module:
+    try:
+        return build(described)
+    except NacreError as error:
+        raise ValueError(str(error)) from error
+
+
 def _read_head(described: Any, named: dict[str, Tensor], given: nn.Module | None, task: str) -> nn.Module:
     if described is None and given is None:
         raise NacreError(
             f"the head of task {task!r} is a module of your own: load the space with heads={{{task!r}: that module}}"
         )
-    head = build(described) if described is not None else copy.deepcopy(cast(nn.Module, given))
+    head = _build_head(described) if described is not None else copy.deepcopy(cast(nn.Module, given))
     expected = _stored_head(head)
     kinds = {name: kind_of(tensor) for name, tensor in expected.items()}
     stored = {name: kind_of(tensor) for name, tensor in named.items()}

@@ -17,7 +17,7 @@ from nacre.errors import NacreError
 from nacre.space import store
 from nacre.space.container import decode, encode
 from nacre.space.description import build, describe
-from nacre.space.layout import Layout, install, kind_of, tensors
+from nacre.space.layout import Layout, counters, install, kind_of, tensors
 from nacre.space.plain import Features
 from nacre.space.record import TaskRecord
 from nacre.space.template import Template
@@ -68,10 +68,12 @@ class Entry:
 
     def bytes(self) -> bytes:
         """The task's file: as committed, whichever version of safetensors wrote it, else made from the record."""
-        if self.folder is not None and self.file is not None:
-            return store.read_file(self.folder, self.file)
-        assert self.record is not None
-        return self.record.encode(self.name)
+        made = self.record.encode(self.name) if self.record is not None else None
+        if made is not None and (self.file is None or store.fingerprint(made).items() <= self.file.items()):
+            return made  # also where the folder that it was saved to is gone
+        assert self.folder is not None
+        assert self.file is not None
+        return store.read_file(self.folder, self.file)
 
     def load(self, layout: Layout) -> TaskRecord:
         """The record, read and checked when it is first asked for."""
@@ -98,8 +100,9 @@ def bytes_on_disk(folder: Path | None, only: Sequence[Entry] | None) -> int | No
 
 def save(space: SharedSpace, folder: Path) -> None:
     """Writes what the folder does not hold yet."""
+    folder = folder.absolute()  # files are read later, from wherever the process is then
     backbone = space._template.module
-    base_bytes = encode(space._template.weights(), {"base": space.base}) if space.base == "backbone" else None
+    base_bytes = encode(space._template.everything(), {"base": space.base}) if space.base == "backbone" else None
     index: store.Index = {
         "format": store.FORMAT,
         "version": store.VERSION,
@@ -127,6 +130,7 @@ def load(folder: Path, backbone: nn.Module | None, features: Features, heads: Ma
     """The space in a folder; of its tasks only what the index says, until one is asked for."""
     from nacre.space.shared import SharedSpace
 
+    folder = folder.absolute()  # files are read later, from wherever the process is then
     index = store.read_index(folder)
     path = folder / store.INDEX
     try:
@@ -136,7 +140,9 @@ def load(folder: Path, backbone: nn.Module | None, features: Features, heads: Ma
         facts, of_class = dict(index["facts"]), str(index["network"]["class"])
         if base not in ("zero", "backbone") or (base == "backbone") != bool(index["base_file"]):
             raise ValueError(f"its base is {base!r}")
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        if not isinstance(kept, str | int | None) and kept != {"function": True}:
+            raise ValueError(f"its features are {kept!r}")
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
         raise NacreError(f"{path} is damaged: {error}") from error
     template = _template(folder, described, of_class, backbone, layout)
     space = SharedSpace.__new__(SharedSpace)
@@ -178,8 +184,7 @@ def _features(folder: Path, kept: Any, given: Features) -> Features:
 
 
 def _install_base(template: nn.Module, folder: Path, file: Mapping[str, Any], layout: Layout) -> None:
-    weights, _ = decode(store.read_file(folder, file), folder / file["file"])
-    wanted = {name: ("float32", layer.shape) for name, layer in layout.layers.items()}
-    if {name: kind_of(tensor) for name, tensor in weights.items()} != wanted:
-        raise NacreError(f"{folder / file['file']} is damaged: it does not hold the weights of {', '.join(wanted)}")
-    install(template, {layer.tensors[0]: weights[name] for name, layer in layout.layers.items()})
+    came, _ = decode(store.read_file(folder, file), folder / file["file"])
+    if {name: kind_of(tensor) for name, tensor in came.items()} != layout.everything:
+        raise NacreError(f"{folder / file['file']} is damaged: it holds other tensors than the network's")
+    install(template, came | counters(template))

@@ -183,7 +183,8 @@ class SharedSpace:
 
     def probe(self, inputs: Tree) -> Any:
         """What an untaught backbone makes of inputs: its shape says what a head must read."""
-        backbone = self._template.fresh(renew=False).to(self.device).eval()
+        with torch.random.fork_rng(devices=[]):  # a loaded backbone draws weights here, one in memory has its own
+            backbone = self._template.fresh(renew=False).to(self.device).eval()
         try:
             with torch.no_grad():
                 return pick(self.features, apply(backbone, inputs))

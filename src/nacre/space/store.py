@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import glob
 import hashlib
 import os
 import re
 import shutil
+import stat
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -46,9 +46,10 @@ def read_index(folder: Path) -> Index:
     """The index of a store, its own hash checked."""
     path = folder / INDEX
     try:
+        _size(path)
         data = path.read_bytes()
-    except FileNotFoundError:
-        what = "has no space.json, so it is no nacre store" if folder.is_dir() else "does not exist"
+    except (FileNotFoundError, NotADirectoryError):
+        what = "does not exist" if not folder.exists() else f"has no {INDEX}, so it is no nacre store"
         raise NacreError(f"{folder} {what}; a store is made by SharedSpace.save or Learner.save") from None
     except OSError as error:
         raise NacreError(f"{path} cannot be read: {error.strerror}") from error
@@ -79,8 +80,8 @@ def _check_index(index: Index) -> None:
     for entry in entries(index):
         if not isinstance(entry["file"], str) or not _FILE_NAME.fullmatch(entry["file"]):
             raise ValueError(f"it names the file {entry['file']!r}, which no store of nacre's contains")
-        if type(entry["bytes"]) is not int:
-            raise ValueError(f"{entry['file']} has the size {entry['bytes']!r}")
+        if type(entry["bytes"]) is not int or not isinstance(entry["sha256"], str):
+            raise ValueError(f"{entry['file']} has the size {entry['bytes']!r} and the hash {entry['sha256']!r}")
     names = [entry["name"] for entry in index["tasks"]]
     if len(set(names)) != len(names) or not all(isinstance(name, str) for name in names):
         raise ValueError("a task stands in it twice")
@@ -95,7 +96,7 @@ def read_file(folder: Path, entry: Mapping[str, Any]) -> bytes:
     """The bytes of one file of the store, exactly those that were committed."""
     path = folder / str(entry["file"])
     try:
-        size = path.stat().st_size
+        size = _size(path)
         if size != entry["bytes"]:  # before reading: a swapped file may be huge
             raise NacreError(f"{path} is damaged: it has {size} bytes, {entry['bytes']} were written")
         data = path.read_bytes()
@@ -104,6 +105,14 @@ def read_file(folder: Path, entry: Mapping[str, Any]) -> bytes:
     if hashlib.sha256(data).hexdigest() != entry["sha256"]:
         raise NacreError(f"{path} is damaged: its contents do not match the hash in {INDEX}")
     return data
+
+
+def _size(path: Path) -> int:
+    """The bytes of a file. Anything else is refused: reading a pipe or a device might never end."""
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode):
+        raise NacreError(f"{path} cannot be read: it is no file")
+    return status.st_size
 
 
 def size_on_disk(folder: Path) -> int:
@@ -117,6 +126,7 @@ def write(folder: Path, index: Index, contents: Callable[[Mapping[str, Any]], by
 
     A store that exists is only ever continued: what it holds must be the beginning of what is written.
     """
+    index = parse_json(canonical_json(index).encode())  # as it will be read: tuples are lists there
     try:
         if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
             _create(folder, index, contents)
@@ -135,12 +145,24 @@ def _extend(folder: Path, index: Index, contents: Callable[[Mapping[str, Any]], 
     present = read_index(folder)
     old, new = present["tasks"], index["tasks"]
     _check_continues(folder, present, index)
+    index = {**index, "tasks": [*old, *new[len(old) :]]}  # when a task was learnt does not change either
     if index == {key: value for key, value in present.items() if key != "sha256"}:
         return
     (folder / TASKS).mkdir(exist_ok=True)
     for entry in new[len(old) :]:
         replace_file(folder / entry["file"], contents(entry))
     replace_file(folder / INDEX, _signed(index))
+    _clear_strays(folder, [entry["file"] for entry in new[len(old) :]])
+
+
+def _clear_strays(folder: Path, files: list[str]) -> None:
+    """Removes what a killed writer left under the numbers of tasks that are now committed under other names."""
+    for file in files:
+        number = file.removeprefix(f"{TASKS}/").split("-")[0]
+        for path in (folder / TASKS).glob(f"{number}-*"):
+            if path != folder / file:
+                with contextlib.suppress(OSError):  # the store is whole, with it or without
+                    path.unlink()
 
 
 def _check_continues(folder: Path, present: Index, index: Index) -> None:
@@ -174,8 +196,11 @@ def _create(folder: Path, index: Index, contents: Callable[[Mapping[str, Any]], 
     except BaseException:
         shutil.rmtree(made, ignore_errors=True)
         raise
-    for abandoned in folder.parent.glob(glob.escape(f".{folder.name}.") + "*.partial"):
-        shutil.rmtree(abandoned, ignore_errors=True)  # of a writer that was killed, or came second
+    partial = re.compile(re.escape(f".{folder.name}.") + r"[0-9a-f]{32}\.partial")
+    with contextlib.suppress(OSError):  # a parent that cannot be listed
+        for path in folder.parent.iterdir():
+            if partial.fullmatch(path.name):
+                shutil.rmtree(path, ignore_errors=True)  # of a writer that was killed, or came second
 
 
 def replace_file(path: Path, data: bytes) -> None:

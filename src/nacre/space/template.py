@@ -19,13 +19,20 @@ class Template:
     """A backbone that nobody trains, and the layout of its tensors. A loaded one may have shapes but no numbers."""
 
     def __init__(self, backbone: nn.Module, layout: Layout) -> None:
-        self.module = backbone.eval().requires_grad_(True)
+        self.module = backbone.eval()
         self.layout = layout
+        for name, parameter in self.module.named_parameters():
+            parameter.requires_grad_(name not in layout.fixed)
 
     def weights(self) -> dict[str, Tensor]:
         """The factorised weights that the backbone came with, by layer."""
         present = tensors(self.module)
         return {name: present[layer.tensors[0]].detach() for name, layer in self.layout.layers.items()}
+
+    def everything(self) -> dict[str, Tensor]:
+        """All tensors that the backbone came with, by name."""
+        present = tensors(self.module)
+        return {name: present[name].detach() for name in self.layout.everything}
 
     def fresh(self, *, renew: bool) -> nn.Module:
         """A copy as it came; with `renew`, every layer that knows how to draws its tensors anew."""
