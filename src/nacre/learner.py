@@ -127,15 +127,15 @@ class Learner:
         begun = time.monotonic()
         check_new(name, self.tasks)
         recipe = recipe or Recipe()
-        data = {part: given for part, given in (("train", train), ("test", test), ("val", val)) if given is not None}
-        batches = {part: as_batches(given, recipe, self._processes) for part, given in data.items()}
+        given = {"train": train} | {part: data for part, data in (("test", test), ("val", val)) if data is not None}
         with seeded(self.seed, name, "begin"):
+            batches = {part: as_batches(data, recipe, self._processes) for part, data in given.items()}
             head = choose_head(head, batches, self.knowledge.probe, classes, class_numbers=loss is None)
             task = Task(
                 name,
                 head,
                 batches["train"],
-                loss or F.cross_entropy,
+                loss or _cross_entropy,
                 recipe,
                 self._processes,
                 seed=self.seed,
@@ -175,7 +175,8 @@ class Learner:
 
     def _score(self, task: str, batches: Batches, metric: Metric | None) -> float | None:
         network = self._cached(task)
-        return measure(network, batches, metric) if metric is not None else evaluate(network, batches).accuracy
+        with seeded(self.seed, task, "score"):
+            return measure(network, batches, metric) if metric is not None else evaluate(network, batches).accuracy
 
     def _cached(self, task: str) -> nn.Module:
         with self._guard:
@@ -188,7 +189,7 @@ class Learner:
     def _run(self, network: nn.Module, inputs: Tree, task: str | None) -> Tensor:
         moved = map_leaves(lambda leaf: leaf.to(self.device), inputs)
         try:
-            with torch.inference_mode():
+            with torch.inference_mode(), torch.autocast(self.device.type, enabled=False):
                 logits: Tensor = network(moved)
         except torch.OutOfMemoryError:
             raise
@@ -229,6 +230,10 @@ class Learner:
         learner = Learner.__new__(Learner)
         learner._begin(chosen, knowledge, int(facts.get("seed", 0)), Processes.current(device), progress)
         return learner
+
+
+def _cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
+    return F.cross_entropy(outputs, targets.long())  # class numbers of any integer type
 
 
 def _split(inputs: Tree) -> list[Tree]:

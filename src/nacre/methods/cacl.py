@@ -15,9 +15,9 @@ from nacre.lowrank import (
     compress,
     concatenate,
     hoyer,
-    layer_hoyer,
-    layer_orthogonality,
+    hoyer_of,
     orthogonality,
+    orthogonality_of,
     prepare,
     rank_at_energy,
 )
@@ -72,12 +72,8 @@ class CACL(SpaceMethod):
 
     def _penalty_on_all(self, network: Network, frozen: Mapping[str, Factors]) -> Tensor:
         layers = [concatenate([frozen[name], new]) for name, new in network.factors().items()]
-        terms = [
-            self.orthogonality * layer_orthogonality(layer, squared=self.squared, smaller=True)
-            + self.sparsity * layer_hoyer(layer.s)
-            for layer in layers
-        ]
-        return torch.stack(terms).sum()
+        off = orthogonality_of(layers, squared=self.squared, smaller=True)
+        return self.orthogonality * off + self.sparsity * hoyer_of(layers)
 
     def report(self, network: Network) -> dict[str, float]:
         """What the progress line shows: how far from orthogonal, and the rank a cut would leave now."""

@@ -8,12 +8,12 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, TensorDataset, default_collate
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, default_collate
 
 from nacre.errors import NacreError
 from nacre.training.processes import Processes
 from nacre.training.recipe import Recipe
-from nacre.training.seeding import derive, generator
+from nacre.training.seeding import derive, generator, seeded
 from nacre.trees import Tree, leaves, map_leaves, shapes
 
 
@@ -63,11 +63,16 @@ def as_batches(data: Any, recipe: Recipe, processes: Processes) -> Batches:
         data = data.tensors
     if isinstance(data, tuple | list) and len(data) == 2:
         return Held(data[0], data[1], recipe, processes)
-    if hasattr(data, "__getitem__") and hasattr(data, "__len__"):
+    if _is_dataset(data):
         return _read_once(data, recipe, processes) if recipe.keep is True else Read(data, recipe, processes)
     raise NacreError(
         f"data is a pair (inputs, targets) of tensors, a map-style Dataset or a DataLoader; got {type(data).__name__}"
     )
+
+
+def _is_dataset(data: Any) -> bool:
+    reads = hasattr(data, "__getitem__") and hasattr(data, "__len__")
+    return reads and not isinstance(data, str | Mapping | Tensor | IterableDataset)
 
 
 def parts_of(example: Any) -> tuple[Tree, Tree]:
@@ -124,29 +129,25 @@ class Read:
     _classes: int | None
 
     def __init__(self, dataset: Dataset[Any], recipe: Recipe, processes: Processes) -> None:
-        self.examples = len(dataset)  # type: ignore[arg-type]
-        if self.examples == 0:
-            raise NacreError("the data set is empty")
+        self.examples = _length(dataset)
         self._recipe, self._processes = recipe, processes
         self._order, self._classes = _Order(), None
         self._dataset = dataset
-        self._draws = torch.Generator()
         self._loader = DataLoader(
-            dataset,
+            _Reader(dataset),
             batch_sampler=self._order,
             num_workers=recipe.workers,
             persistent_workers=recipe.workers > 0,
             pin_memory=processes.device.type == "cuda",
-            generator=self._draws,
+            generator=torch.Generator(),  # without one it would draw from the user's
         )
 
     def epoch(self, *seed: object) -> Iterator[Batch]:
         order = torch.randperm(self.examples, generator=generator(*seed))
-        self._draws.manual_seed(derive(*seed, "workers", self._processes.rank))
         augment = generator(*seed, "augment", self._processes.rank)
         whole = list(batch_indices(order, self._recipe.batch_size))
         shares = [share(chosen, self._processes) for chosen in whole]
-        self._order.batches = [mine.tolist() for mine, _ in shares]
+        self._order.set([mine for mine, _ in shares], *seed, self._processes.rank)
         for example, (_, weight), chosen in zip(self._loader, shares, whole, strict=True):
             inputs, targets = _to_device(parts_of(example), self._processes.device, self._classes)
             if self._recipe.augment is not None:
@@ -154,7 +155,7 @@ class Read:
             yield Batch(inputs, targets, weight, len(chosen))
 
     def in_order(self) -> Iterator[tuple[Tree, Tree]]:
-        self._order.batches = [part.tolist() for part in torch.arange(self.examples).split(EVALUATION_BATCH)]
+        self._order.set(torch.arange(self.examples).split(EVALUATION_BATCH), "in order")
         for example in self._loader:
             yield _to_device(parts_of(example), self._processes.device, self._classes)
 
@@ -175,8 +176,9 @@ class Loaded:
         self.examples = len(loader.dataset) if hasattr(loader.dataset, "__len__") else None
 
     def epoch(self, *seed: object) -> Iterator[Batch]:
-        if self._loader.generator is not None:
-            self._loader.generator.manual_seed(derive(*seed))
+        for owner in (self._loader, self._loader.sampler):
+            if isinstance(draws := getattr(owner, "generator", None), torch.Generator):
+                draws.manual_seed(derive(*seed))
         augment = generator(*seed, "augment", self._processes.rank)
         for example in self._loader:
             inputs, targets = parts_of(example)
@@ -201,16 +203,35 @@ class Loaded:
         self._classes = count
 
 
+Reading = list[int]  # a seed, then the examples of a batch
+
+
 class _Order:
     """The batches that the next epoch reads; a DataLoader with living workers keeps its sampler."""
 
-    batches: list[list[int]]
+    _batches: list[Reading]
 
-    def __iter__(self) -> Iterator[list[int]]:
-        return iter(self.batches)
+    def set(self, batches: Iterable[Tensor], *seed: object) -> None:
+        self._batches = [[derive(*seed, number), *batch.tolist()] for number, batch in enumerate(batches)]
+
+    def __iter__(self) -> Iterator[Reading]:
+        return iter(self._batches)
 
     def __len__(self) -> int:
-        return len(self.batches)
+        return len(self._batches)
+
+
+class _Reader(Dataset[Any]):
+    """A Dataset read by the batch, each with random numbers of its own: the same ones from any number of workers."""
+
+    def __init__(self, dataset: Dataset[Any]) -> None:
+        self._dataset = dataset
+
+    def __getitems__(self, reading: Reading) -> list[Any]:
+        seed, *chosen = reading
+        whole = getattr(self._dataset, "__getitems__", None)
+        with seeded(seed):
+            return list(whole(chosen)) if whole else [self._dataset[index] for index in chosen]
 
 
 def batch_indices(order: Tensor, size: int) -> Iterator[Tensor]:
@@ -236,9 +257,16 @@ def _between(tree: Tree, chosen: Tensor) -> Tree:
 
 
 def _read_once(dataset: Dataset[Any], recipe: Recipe, processes: Processes) -> Held:
-    loader = DataLoader(dataset, batch_size=EVALUATION_BATCH, num_workers=recipe.workers)
+    _length(dataset)
+    loader = DataLoader(dataset, batch_size=EVALUATION_BATCH, num_workers=recipe.workers, generator=torch.Generator())
     inputs, targets = zip(*map(parts_of, loader), strict=True)
     return Held(_joined(inputs), _joined(targets), recipe, processes)
+
+
+def _length(dataset: Any) -> int:
+    if len(dataset) == 0:
+        raise NacreError("the data set is empty")
+    return len(dataset)
 
 
 def _joined(trees: Iterable[Tree]) -> Tree:

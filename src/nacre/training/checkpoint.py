@@ -29,7 +29,8 @@ def checkpoint_file(folder: Path, task: str, phase: str) -> Path:
 def clear(folder: Path, task: str) -> None:
     """Removes the checkpoints of a task that is kept elsewhere now."""
     for path in folder.glob("*.safetensors"):
-        if path.name == checkpoint_file(folder, task, path.stem.split("-")[-2]).name:
+        _, phase, _ = ["", "", *path.stem.rsplit("-", 2)][-3:]
+        if path.name == checkpoint_file(folder, task, phase).name:
             path.unlink(missing_ok=True)
 
 
@@ -66,17 +67,17 @@ class Checkpoint:
         except OSError as error:
             raise NacreError(f"{self.path} cannot be read: {error.strerror}") from error
         tensors, saved = decode(data, self.path)
-        self._compare(saved.get("facts", {}))
-        groups: dict[str, dict[str, Tensor]] = {"network": {}, "best": {}, "optimizer": {}}
-        for name, tensor in tensors.items():
-            group, _, key = name.partition("/")
-            groups[group][key] = tensor
         try:
+            self._compare(saved["facts"])
+            groups: dict[str, dict[str, Tensor]] = {"network": {}, "best": {}, "optimizer": {}}
+            for name, tensor in tensors.items():
+                group, _, key = name.partition("/")
+                groups[group][key] = tensor
             network.load_state_dict(groups["network"])
             optimizer.load_state_dict(_put_together(saved["optimizer"], groups["optimizer"]))
-        except (RuntimeError, ValueError, KeyError) as error:
+            return saved["state"], groups["best"]
+        except (RuntimeError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise NacreError(f"{self.path} is not of this network: {error}") from error
-        return saved["state"], groups["best"]
 
     def _compare(self, saved: Mapping[str, str]) -> None:
         for name, value in self._facts.items():
@@ -112,6 +113,16 @@ def _put_together(described: Any, found: Mapping[str, Tensor]) -> Any:
     if isinstance(described, dict):
         return {key: _put_together(part, found) for key, part in described["items"]}
     return described
+
+
+def fingerprint(network: nn.Module) -> str:
+    """A hash of what training starts from and does not train: the frozen sum of the earlier tasks, above all."""
+    digest = hashlib.sha256()
+    trained = {name for name, parameter in network.named_parameters() if parameter.requires_grad}
+    for name, tensor in network.state_dict().items():
+        if name not in trained:
+            digest.update(name.encode() + tensor.detach().to("cpu").contiguous().numpy().tobytes())
+    return digest.hexdigest()[:16]
 
 
 def cpu_copy(network: nn.Module) -> dict[str, Tensor]:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from nacre.errors import NacreError
-from nacre.training.batches import Batches
+from nacre.training.batches import Batches, check_classes
 from nacre.training.task import Loss, Metric
 from nacre.trees import leaves, shapes
 
@@ -28,21 +28,28 @@ def answers(network: nn.Module, batches: Batches) -> Iterator[tuple[Any, Any]]:
     training = network.training
     network.eval()
     try:
-        with torch.inference_mode():
+        with torch.inference_mode(), torch.autocast(_device_type(network), enabled=False):
             for inputs, targets in batches.in_order():
                 yield network(inputs), targets
     finally:
         network.train(training)
 
 
+def _device_type(network: nn.Module) -> str:
+    tensor = next(network.parameters(), None)
+    return tensor.device.type if tensor is not None else "cpu"
+
+
 def evaluate(network: nn.Module, batches: Batches, loss: Loss | None = None) -> Evaluation:
-    """Accuracy and mean loss over a data set."""
+    """Accuracy and mean loss over a data set; without a loss the targets must be class numbers of the network's."""
     examples, correct, lost = 0, 0, 0.0
     classes = True
     for outputs, targets in answers(network, batches):
         count = len(next(leaves(targets)))
         examples += count
         hits = correct_answers(outputs, targets)
+        if hits is not None and loss is None:
+            check_classes(targets, outputs.shape[1])
         classes = classes and hits is not None
         correct += int(hits) if hits is not None else 0
         if loss is not None:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
+import re
 import time
 from collections.abc import Callable, Mapping
 
+import torch
 from torch import nn
 from torch.optim import Optimizer
 
 from nacre.errors import NacreError
-from nacre.training.checkpoint import Checkpoint, load_copy
+from nacre.training.checkpoint import Checkpoint, fingerprint, load_copy
+from nacre.training.memory import freed_memory_kept
 from nacre.training.progress import Progress
 from nacre.training.seeding import seeded
 from nacre.training.step import Hook, Penalty, Step, Totals
@@ -41,9 +44,10 @@ def fit(
     """
     network.to(task.processes.device)
     task.processes.align(network)
+    device = task.processes.device
     optimizer = task.recipe.make_optimizer(network.parameters())
     rates = [group["lr"] for group in optimizer.param_groups]
-    checkpoint = _checkpoint(task, phase)
+    checkpoint = _checkpoint(network, task, phase)
     watch = Watch(task)
     history = _resume(checkpoint, network, optimizer, watch)
     _check_epochs(len(history), task)
@@ -57,7 +61,8 @@ def fit(
             for group, rate in zip(optimizer.param_groups, rates, strict=True):
                 group["lr"] = rate * task.recipe.rate_at(number)
             network.train()
-            with seeded(task.seed, task.name, phase, number):
+            as_the_recipe_says = torch.autocast(device.type, enabled=False)  # whatever surrounds this call
+            with as_the_recipe_says, seeded(task.seed, task.name, phase, number), freed_memory_kept(device):
                 totals, seconds = _epoch(step, task, phase, number, progress)
             history.append(_summary(network, task, phase, number, totals, seconds, watch, report))
             progress.epoch(history[-1].measures)
@@ -105,6 +110,7 @@ def _summary(
 ) -> Epoch:
     loss, accuracy = totals.means(task)
     _check_loss(loss, task, phase, number)
+    _check_weights(network, task, phase, number)
     val = watch.look(network) if task.val is not None else None
     measures = dict(report()) if report is not None else {}
     return Epoch(
@@ -114,22 +120,35 @@ def _summary(
 
 def _check_loss(loss: float, task: Task, phase: str, number: int) -> None:
     if not math.isfinite(loss):
-        kept = f"; the epoch before is kept in {task.checkpoint}" if task.checkpoint is not None and number else ""
-        raise NacreError(
-            f"the loss of task {task.name!r} became {loss} in epoch {number + 1} of phase {phase!r}: "
-            f"try a lower learning rate. Nothing was appended{kept}"
-        )
+        raise _diverged(f"the loss of task {task.name!r} became {loss}", task, phase, number)
 
 
-def _checkpoint(task: Task, phase: str) -> Checkpoint | None:
+def _check_weights(network: nn.Module, task: Task, phase: str, number: int) -> None:
+    """The last step of an epoch may have spoilt what no loss has seen yet."""
+    for name, parameter in network.named_parameters():
+        if not parameter.isfinite().all():
+            raise _diverged(f"{name} of task {task.name!r} holds numbers that are not finite", task, phase, number)
+
+
+def _diverged(what: str, task: Task, phase: str, number: int) -> NacreError:
+    kept = f"; the epoch before is kept in {task.checkpoint}" if task.checkpoint is not None and number else ""
+    return NacreError(
+        f"{what} in epoch {number + 1} of phase {phase!r}: try a lower learning rate. Nothing was appended{kept}"
+    )
+
+
+def _checkpoint(network: nn.Module, task: Task, phase: str) -> Checkpoint | None:
     if task.checkpoint is None:
         return None
-    recipe = {name: value for name, value in vars(task.recipe).items() if name not in ("keep", "workers")}
-    named = {
-        name: getattr(value, "__qualname__", value) if callable(value) else value for name, value in recipe.items()
-    }
-    facts = {**named, **task.facts, "seed": task.seed, "examples": task.train.examples, "task": task.name}
+    recipe = {name: _named(value) for name, value in vars(task.recipe).items() if name not in ("keep", "workers")}
+    facts = {**recipe, **task.facts, "seed": task.seed, "examples": task.train.examples, "task": task.name}
+    facts["frozen tensors"] = fingerprint(network)
     return Checkpoint(task.checkpoint, task.name, phase, facts)
+
+
+def _named(setting: object) -> str:
+    """What a setting says of itself, without the address that a function or an object has in this process only."""
+    return re.sub(r" at 0x[0-9a-fA-F]+", "", str(setting))
 
 
 def _resume(checkpoint: Checkpoint | None, network: nn.Module, optimizer: Optimizer, watch: Watch) -> list[Epoch]:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
+from nacre.errors import NacreError
 from nacre.space.network import check_features
 from nacre.training.batches import Batches, check_classes
-from nacre.trees import Tree
+from nacre.training.seeding import seeded
+from nacre.trees import Tree, shapes
 
 
 def choose_head(
@@ -21,17 +25,38 @@ def choose_head(
     class_numbers: bool,
 ) -> nn.Module:
     """A head that fits the backbone's features, which `probe` shows; targets are checked against it."""
-    inputs, targets = batches["train"].first()
-    features = check_features(probe(inputs), given, inputs)
-    if given is not None and not class_numbers:
-        return given
-    check_classes(targets, None)
-    if given is None:
-        given = nn.Linear(features.shape[1], len(classes) if classes is not None else count_classes(batches["train"]))
-    if isinstance(given, nn.Linear):
-        for part in batches.values():
-            part.expect_classes(given.out_features)
-    return given
+    with seeded("look"):  # so that the first weights of a head do not depend on how the data are read
+        features, targets = _look(batches, probe, given)
+        if given is not None and not class_numbers:
+            return given
+        check_classes(targets, None)
+        if given is not None:
+            count = outputs_of(given, features)
+        else:
+            count = len(classes) if classes is not None else count_classes(batches["train"])
+    if count is not None:
+        for data in batches.values():
+            data.expect_classes(count)
+    return given if given is not None else nn.Linear(features.shape[1], count or 0)
+
+
+def _look(batches: Mapping[str, Batches], probe: Callable[[Tree], Any], head: nn.Module | None) -> tuple[Tensor, Tree]:
+    """Features and targets of a few training examples; test data that do not fit are refused now, not afterwards."""
+    looks = {part: data.first() for part, data in batches.items()}
+    features = {part: check_features(probe(inputs), head, inputs) for part, (inputs, _) in looks.items()}
+    return features["train"], looks["train"][1]
+
+
+def outputs_of(head: nn.Module, features: Tensor) -> int | None:
+    """How many classes a head tells apart; None where its output does not say."""
+    if isinstance(head, nn.Linear):
+        return head.out_features
+    try:
+        with torch.no_grad():
+            outputs = copy.deepcopy(head).to(features.device).eval()(features)
+    except (RuntimeError, TypeError, ValueError) as error:
+        raise NacreError(f"the head cannot read the features {shapes(features)}: {error}") from error
+    return outputs.shape[1] if isinstance(outputs, Tensor) and outputs.dim() == 2 else None
 
 
 def count_classes(batches: Batches) -> int:

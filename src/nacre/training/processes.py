@@ -84,7 +84,10 @@ class Processes:
 def _device(device: str | torch.device) -> torch.device:
     if str(device) != "auto":
         try:
-            return torch.empty(0, device=device).device
+            found = torch.empty(0, device=device).device
         except (RuntimeError, AssertionError) as error:
             raise NacreError(f"device {str(device)!r} cannot be used here: {error}") from error
+        if found.type == "meta":
+            raise NacreError("device 'meta' holds no numbers: nothing can be learnt there")
+        return found
     return torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")

@@ -43,7 +43,7 @@ class Progress:
 
     def _line(self, epoch: int, share: float, loss: float | None, accuracy: float | None) -> str:
         passed = time.monotonic() - self._begun
-        done = epoch - self._first + share
+        done = epoch - self._first + min(share, 1.0)  # a sampler may draw more examples than there are
         left = passed * (self._epochs - self._first - done) / done if done else 0.0
         parts = [self._name, f"epoch {epoch + 1}/{self._epochs}"]
         parts += [f"loss {loss:.3f}"] if loss is not None else []

@@ -48,8 +48,14 @@ class Recipe:
 
     def __post_init__(self) -> None:
         for name, least in (("epochs", 1), ("batch_size", 1), ("patience", 1), ("workers", 0)):
-            if not isinstance(value := getattr(self, name), int) or value < least:
+            if type(value := getattr(self, name)) is not int or value < least:
                 raise NacreError(f"Recipe.{name} is a whole number from {least}; got {value!r}")
+        if not isinstance(self.learning_rate, int | float) or not 0 < self.learning_rate < math.inf:
+            raise NacreError(f"Recipe.learning_rate is a number above 0; got {self.learning_rate!r}")
+        if not all(0 <= share <= 1 for share in self.milestones):
+            raise NacreError(f"Recipe.milestones are shares of the epochs, from 0 to 1; got {self.milestones!r}")
+        if self.keep not in (True, False, "auto"):
+            raise NacreError(f"Recipe.keep is True, False or 'auto'; got {self.keep!r}")
         if self.schedule not in ("milestones", "cosine", "constant"):
             raise NacreError(f"Recipe.schedule is 'milestones', 'cosine' or 'constant'; got {self.schedule!r}")
         if self.precision not in ("auto", "float32", "bfloat16"):
@@ -57,6 +63,8 @@ class Recipe:
 
     def make_optimizer(self, parameters: Iterable[nn.Parameter]) -> Optimizer:
         trainable = [parameter for parameter in parameters if parameter.requires_grad and parameter.numel()]
+        if not trainable:
+            raise NacreError("nothing is left to train: no layer has rank left and the head has no parameters")
         if self.optimizer is not None:
             return self.optimizer(trainable)
         return torch.optim.Adam(trainable, lr=self.learning_rate, fused=trainable[0].device.type in ("cpu", "cuda"))
@@ -71,7 +79,7 @@ class Recipe:
             return 1.0
         if self.schedule == "cosine":
             return (1 + math.cos(math.pi * epoch / self.epochs)) / 2
-        passed = sum(epoch >= round(share * self.epochs) for share in self.milestones)
+        passed = sum(epoch >= max(1, round(share * self.epochs)) for share in self.milestones)
         return float(0.1**passed)
 
     def autocasts(self, device: torch.device) -> bool:

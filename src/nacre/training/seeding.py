@@ -26,7 +26,7 @@ def seeded(*parts: object) -> Iterator[None]:
     """Runs a block with torch, numpy and random seeded, and puts their states back afterwards."""
     seed = derive(*parts)
     drawn, numpy_drawn = random.getstate(), np.random.get_state()
-    with torch.random.fork_rng():
+    with torch.random.fork_rng(_started_accelerators()):
         torch.manual_seed(seed)
         random.seed(seed)
         np.random.seed(seed % 2**32)
@@ -35,6 +35,15 @@ def seeded(*parts: object) -> Iterator[None]:
         finally:
             random.setstate(drawn)
             np.random.set_state(numpy_drawn)
+
+
+def _started_accelerators() -> list[int]:
+    """The devices whose generators may have been used. To ask the others would start them, which a process that reads
+    data must not."""
+    accelerator = torch.accelerator.current_accelerator()
+    if accelerator is None or (accelerator.type == "cuda" and not torch.cuda.is_initialized()):
+        return []
+    return list(range(torch.accelerator.device_count()))
 
 
 def generator(*parts: object) -> torch.Generator:

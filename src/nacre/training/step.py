@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from nacre.training.batches import Batch
+from nacre.training.dropout import quick_dropout
 from nacre.training.evaluation import correct_answers
 from nacre.training.task import Task
 from nacre.trees import map_leaves
@@ -41,7 +42,8 @@ class Step:
     def __call__(self, batch: Batch) -> tuple[Tensor, Tensor | None]:
         """Loss on this process's part (without penalties), and how many of its answers were right."""
         inputs = map_leaves(_channels_last, batch.inputs) if self._channels_last else batch.inputs
-        with torch.autocast(self._device.type, torch.bfloat16) if self._autocasts else nullcontext():
+        autocast = torch.autocast(self._device.type, torch.bfloat16) if self._autocasts else nullcontext()
+        with autocast, quick_dropout(self._device):
             outputs = self._network(inputs)
         outputs = map_leaves(_to_float32, outputs) if self._autocasts else outputs
         loss = self._task.loss(outputs, batch.targets) * batch.weight

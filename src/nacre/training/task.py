@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -33,7 +34,13 @@ class Epoch:
     measures: Mapping[str, float] = field(default_factory=dict)  # what the method reports: orthogonality, rank
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        """As JSON, which has no number that is not finite: null stands for it."""
+        measures = {name: _finite(value) for name, value in self.measures.items()}
+        return {**asdict(self), "val": _finite(self.val), "measures": measures}
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
 
 
 Callback = Callable[[Epoch, nn.Module], bool | None]
