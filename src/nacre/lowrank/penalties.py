@@ -67,29 +67,27 @@ class _GramError(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, squared: bool, *parts: Tensor) -> Tensor:
         errors = [part.T @ part for part in parts]
-        terms = []
         for error in errors:
             error.diagonal().sub_(1)
-            terms.append(torch.dot(error.view(-1), error.view(-1)))
-        values = torch.stack(terms)
-        ranks = torch.tensor([error.shape[0] for error in errors], dtype=values.dtype, device=values.device)
+        values = [torch.dot(error.view(-1), error.view(-1)) for error in errors]
+        # numbers of Python's: a tensor made of the ranks would make an accelerator wait in every step
+        squares = [error.shape[0] ** 2 for error in errors]
         if squared:
-            scales = 4 / ranks.square()
+            ctx.scales = [4 / square for square in squares]
         else:
-            values = values.sqrt()
+            values = [value.sqrt() for value in values]
             # the norm's gradient does not exist at 0: there it is 0
-            scales = torch.where(values > 0, 2 / (ranks.square() * values), 0)
-        ctx.save_for_backward(scales, *parts, *errors)
-        return (values / ranks.square()).sum()
+            ctx.scales = [torch.where(v > 0, 2 / (square * v), 0) for v, square in zip(values, squares, strict=True)]
+        ctx.save_for_backward(*parts, *errors)
+        return torch.stack([value / square for value, square in zip(values, squares, strict=True)]).sum()
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        scales, *saved = ctx.saved_tensors
+        saved = ctx.saved_tensors
         parts, errors = saved[: len(saved) // 2], saved[len(saved) // 2 :]
         slopes = [
-            (part @ error).mul_(scale)
-            for part, error, scale in zip(parts, errors, (scales * gradient).unbind(), strict=True)
+            (part @ error).mul_(scale * gradient) for part, error, scale in zip(parts, errors, ctx.scales, strict=True)
         ]
         return None, *slopes
 
