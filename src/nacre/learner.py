@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import operator
 import threading
 import time
 from collections import OrderedDict
@@ -16,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nacre.errors import NacreError
-from nacre.methods import CACL, Knowledge, Method, method_from_json
+from nacre.methods import CACL, METHODS, Knowledge, Method, method_from_json
 from nacre.methods.method import settings
 from nacre.space.naming import check_known, check_new
 from nacre.space.plain import Features
@@ -72,7 +73,9 @@ class Learner:
         method: CACL() unless another is given. features: which part of the backbone's output the features are.
         options: what the method's knowledge takes beside them; of a SharedSpace base=, include=, exclude=, private=.
         """
-        method = method if method is not None else CACL()
+        method, seed = _checked_method(method if method is not None else CACL()), _checked_seed(seed)
+        if not isinstance(backbone, nn.Module):
+            raise NacreError(f"the backbone is a torch module that maps a batch to features; got {backbone!r:.80}")
         processes = Processes.current(device)
         backbone = copy.deepcopy(backbone).to(processes.device)
         processes.align(backbone)
@@ -119,7 +122,8 @@ class Learner:
 
         train, test, val: a pair (inputs, targets) of tensors, a map-style Dataset or a DataLoader. With val the best
         epoch is kept, and training stops when none was better for `recipe.patience` epochs.
-        head, loss: made for class numbers where they are not given; several labels or regression need both.
+        head, loss: made for class numbers where they are not given; several labels or regression need both. The head
+        that is trained is a copy.
         metric: (outputs, targets) -> a number, higher is better, in place of accuracy. classes: their names.
         callbacks: each gets (epoch, network) after every epoch and may return True to stop.
         checkpoint: a folder; run again after an interrupt, learning goes on from the last epoch in it.
@@ -130,7 +134,7 @@ class Learner:
         given = {"train": train} | {part: data for part, data in (("test", test), ("val", val)) if data is not None}
         with seeded(self.seed, name, "begin"):
             batches = {part: as_batches(data, recipe, self._processes) for part, data in given.items()}
-            head = choose_head(head, batches, self.knowledge.probe, classes, class_numbers=loss is None)
+            head = choose_head(copy.deepcopy(head), batches, self.knowledge.probe, classes, class_numbers=loss is None)
             task = Task(
                 name,
                 head,
@@ -189,11 +193,11 @@ class Learner:
     def _run(self, network: nn.Module, inputs: Tree, task: str | None) -> Tensor:
         moved = map_leaves(lambda leaf: leaf.to(self.device), inputs)
         try:
-            with torch.inference_mode(), torch.autocast(self.device.type, enabled=False):
+            with torch.no_grad(), torch.autocast(self.device.type, enabled=False):
                 logits: Tensor = network(moved)
         except torch.OutOfMemoryError:
             raise
-        except (RuntimeError, TypeError, KeyError, IndexError) as error:
+        except Exception as error:  # whatever a user's layers raise
             raise NacreError(f"the network of task {task!r} cannot take inputs {shapes(inputs)}: {error}") from error
         return logits
 
@@ -225,11 +229,28 @@ class Learner:
         facts = read_index(Path(path))["facts"]
         if method is None and "method" not in facts:
             raise NacreError(f"{path} was saved by a SharedSpace, not by a Learner: say how to go on with method=")
-        chosen = method if method is not None else method_from_json(facts["method"])
+        chosen = _checked_method(method) if method is not None else method_from_json(facts["method"])
+        seed = _checked_seed(facts.get("seed", 0))
         knowledge = chosen.load(Path(path), backbone=backbone, features=features, heads=heads)
+        knowledge.facts |= {"method": settings(chosen), "seed": seed}
         learner = Learner.__new__(Learner)
-        learner._begin(chosen, knowledge, int(facts.get("seed", 0)), Processes.current(device), progress)
+        learner._begin(chosen, knowledge, seed, Processes.current(device), progress)
         return learner
+
+
+def _checked_method(method: Any) -> Any:
+    parts = ("begin", "learn", "load")
+    if isinstance(method, type) or not all(callable(getattr(method, part, None)) for part in parts):
+        known = ", ".join(f"{kind.__name__}()" for kind in METHODS.values())
+        raise NacreError(f"a method is an object with {', '.join(parts)}, such as {known}; got {method!r:.80}")
+    return method
+
+
+def _checked_seed(seed: Any) -> int:
+    try:
+        return int(operator.index(seed))  # numpy's too: a number is the same seed whatever its type
+    except TypeError as error:
+        raise NacreError(f"seed is a whole number; got {seed!r:.80}") from error
 
 
 def _cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:

@@ -68,10 +68,12 @@ def test_the_default_optimiser_is_adam_at_the_learning_rate() -> None:
 def test_one_step_of_the_default_moves_every_number_by_the_learning_rate() -> None:
     """Adam's first step is rate * sign(gradient)."""
     given = head()
-    before = given.weight.detach().clone()
     recipe = Recipe(epochs=1, batch_size=40, learning_rate=0.02, precision="float32")
-    Learner(network(), Single(), device="cpu", progress=False).learn("t", problem(), head=given, recipe=recipe)
-    moved = (given.weight.detach() - before).abs()
+    learner = Learner(network(), Single(), device="cpu", progress=False)
+    learner.learn("t", problem(), head=given, recipe=recipe)
+    learnt = [*learner.network("t").parameters()][-2]
+    assert learnt.shape == given.weight.shape
+    moved = (learnt.detach() - given.weight.detach()).abs()  # the head that was given is where it started
     assert torch.allclose(moved, torch.full_like(moved, 0.02), atol=1e-5)
 
 

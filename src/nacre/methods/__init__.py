@@ -28,7 +28,7 @@ def method_from_json(data: Mapping[str, Any]) -> CACL | Single:
         if "start" in settings:
             settings["start"] = Start(**settings["start"])
         return kind(**settings)
-    except (KeyError, TypeError) as error:
+    except (KeyError, TypeError, AttributeError) as error:
         raise NacreError(f"no method is {data!r}; the methods are {', '.join(METHODS)}") from error
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from numbers import Real
 from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
+from nacre.errors import NacreError
 from nacre.lowrank import (
     Factors,
     Start,
@@ -82,6 +85,17 @@ class CACL(SpaceMethod):
         kept = [rank_at_energy(prepare(f, exact=self.exact).s, self.energy) for f in network.factors().values()]
         return {"orthogonality": off, "rank": sum(kept)}
 
+    def __post_init__(self) -> None:
+        kind = type(self).__name__
+        for name, most in (("sparsity", math.inf), ("orthogonality", math.inf), ("energy", 1.0)):
+            value = getattr(self, name)
+            if not isinstance(value, Real) or not (math.isfinite(value) and 0 <= float(value) <= most):
+                raise NacreError(f"{kind}.{name} is a number from 0{' to 1' if most == 1 else ''}; got {value!r}")
+        if self.penalised not in ("new", "all"):
+            raise NacreError(f"{kind}.penalised is 'new' or 'all'; got {self.penalised!r}")
+        if self.columns not in ("full", "freed"):
+            raise NacreError(f"{kind}.columns is 'full' or 'freed'; got {self.columns!r}")
+
     @classmethod
     def text(cls, sparsity: float = 0.1) -> CACL:
         """The paper as printed: random factors, the norm not squared, the trained factors cut as they are."""
@@ -102,8 +116,8 @@ def freed_columns(space: SharedSpace) -> dict[str, int]:
     for task in space.tasks:
         added = space.ranks(task)
         for name, columns in left.items():
-            used[name] += added[name]
-            left[name] = columns - added[name]
+            used[name] += added.get(name, 0)  # a task learnt dense has no ranks
+            left[name] = max(0, columns - added.get(name, 0))
             mean = sum(total[name] for total in totals) / len(totals) if totals else 0
             if totals and left[name] < min(mean, full[name]):
                 left[name] = int(min(mean, full[name]))

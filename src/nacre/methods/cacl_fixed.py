@@ -18,4 +18,6 @@ class CACLFixed(CACL):
 
     def ranks(self, space: SharedSpace) -> Mapping[str, int]:
         used = [space.ranks(task) for task in space.tasks]
-        return {name: max(0, full - sum(ranks[name] for ranks in used)) for name, full in space.full_ranks.items()}
+        return {
+            name: max(0, full - sum(ranks.get(name, 0) for ranks in used)) for name, full in space.full_ranks.items()
+        }
