@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import sys
@@ -21,6 +22,8 @@ MethodName = Literal["cacl", "cacl-st", "cacl-fixed", "single"]
 
 def main() -> None:
     """The entry point: exit status 0, 1 for what failed, 2 for wrong usage."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # names of tasks and folders may be any text
     try:
         tyro.extras.subcommand_cli_from_dict(
             {"run": run, "inspect": inspect, "verify": verify},

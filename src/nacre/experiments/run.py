@@ -55,7 +55,7 @@ def _claim(out: Path, plan: Plan, *, resume: bool) -> None:
     config = (json.dumps(plan.to_json(), indent=2) + "\n").encode()
     path = out / CONFIG
     if not path.exists():
-        if out.exists() and any(out.iterdir()):
+        if out.exists() and any(found.name != f"{CONFIG}.partial" for found in out.iterdir()):
             raise NacreError(f"{out} holds something that is not a run of nacre's: give another folder with --out")
         out.mkdir(parents=True, exist_ok=True)
         replace_file(path, config)
@@ -132,10 +132,25 @@ class _Log:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._clean = False
 
     def __call__(self, epoch: Epoch, _: object) -> None:
+        if not self._clean:
+            self._drop(epoch)
         with self._path.open("a") as file:
             file.write(canonical_json(epoch.to_json()) + "\n")
+
+    def _drop(self, first: Epoch) -> None:
+        """Takes out what a killed run wrote of epochs that are learnt again, and the part of a line."""
+        lines = self._path.read_text().splitlines(keepends=True) if self._path.exists() else []
+        kept = [line for line in lines if line.endswith("\n") and not _again(json.loads(line), first)]
+        if kept != lines:
+            replace_file(self._path, "".join(kept).encode())
+        self._clean = True
+
+
+def _again(line: Json, first: Epoch) -> bool:
+    return (line["task"], line["phase"]) == (first.task, first.phase) and line["epoch"] >= first.epoch
 
 
 def summarise(runs: Sequence[Json]) -> Json:
