@@ -38,6 +38,8 @@ def main() -> None:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # so that flushing it at exit fails no more
         sys.exit(1)
+    except OSError as error:  # a disk that is full, a folder that may not be written to
+        sys.exit(f"nacre: {error}")
 
 
 def run(
@@ -74,7 +76,11 @@ def run(
     from nacre.experiments.protocols import plan
     from nacre.experiments.run import run as run_plan
 
-    chosen = plan(scenario, method, protocol, sparsity=sparsity, epochs=epochs, tasks=tasks, seeds=seeds)
+    try:
+        chosen = plan(scenario, method, protocol, sparsity=sparsity, epochs=epochs, tasks=tasks, seeds=seeds)
+    except NacreError as error:  # --epochs 0, --tasks 9: as wrong as --epochs x
+        print(f"nacre: {error}", file=sys.stderr)
+        sys.exit(2)
     result = run_plan(chosen, out or Path("runs") / f"{scenario}-{method}", resume=resume)
     if json:
         _print_json(result)

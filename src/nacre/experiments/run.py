@@ -17,6 +17,7 @@ from nacre.scenarios import Scenario
 from nacre.space.container import canonical_json
 from nacre.space.store import INDEX, replace_file
 from nacre.training import Epoch, Recipe
+from nacre.training.checkpoint import clear
 from nacre.training.seeding import seeded
 
 STORE, CHECKPOINTS, CONFIG, MATRIX, EPOCHS = "life.nacre", "checkpoints", "run.json", "accuracy.json", "epochs.jsonl"
@@ -55,6 +56,8 @@ def _claim(out: Path, plan: Plan, *, resume: bool) -> None:
     config = (json.dumps(plan.to_json(), indent=2) + "\n").encode()
     path = out / CONFIG
     if not path.exists():
+        if out.exists() and not out.is_dir():
+            raise NacreError(f"{out} is no folder: give another one with --out")
         if out.exists() and any(found.name != f"{CONFIG}.partial" for found in out.iterdir()):
             raise NacreError(f"{out} holds something that is not a run of nacre's: give another folder with --out")
         out.mkdir(parents=True, exist_ok=True)
@@ -62,16 +65,25 @@ def _claim(out: Path, plan: Plan, *, resume: bool) -> None:
         return
     if not resume:
         raise NacreError(f"{out} holds a run already: go on with it with --resume, or give another folder with --out")
-    if path.read_bytes() != config:
-        raise NacreError(f"{out} holds a run with other settings than these: {_differences(path, plan)}")
+    if differences := _differences(path, config):
+        raise NacreError(f"{out} holds a run with other settings than these: {differences}")
 
 
-def _differences(path: Path, plan: Plan) -> str:
+def _differences(path: Path, config: bytes) -> str:
     try:
-        old, new = json.loads(path.read_text()), json.loads(json.dumps(plan.to_json()))
-    except ValueError as error:
-        return f"{path} is damaged: {error}"
-    return "; ".join(f"{key} was {old.get(key)}, now {new[key]}" for key in new if old.get(key) != new[key])
+        old, new = _flat(json.loads(path.read_bytes())), _flat(json.loads(config))
+    except (ValueError, AttributeError) as error:
+        raise NacreError(f"{path} is damaged: {error}") from error
+    changed = [key for key in {**new, **old} if old.get(key) != new.get(key)]
+    return "; ".join(f"{key} was {old.get(key)}, now {new.get(key)}" for key in changed)
+
+
+def _flat(settings: Json, above: str = "") -> Json:
+    """Settings within settings by their full names: recipe.epochs."""
+    flat: Json = {}
+    for key, value in settings.items():
+        flat |= _flat(value, f"{above}{key}.") if isinstance(value, dict) else {f"{above}{key}": value}
+    return flat
 
 
 def run_seed(plan: Plan, seed: int, folder: Path, *, progress: bool = True) -> Json:
@@ -79,7 +91,7 @@ def run_seed(plan: Plan, seed: int, folder: Path, *, progress: bool = True) -> J
     begun = time.monotonic()
     scenario = plan.scenario.ordered(seed)
     learner = _learner(plan, seed, folder, progress=progress)
-    matrix = _read_matrix(folder)
+    matrix = _read_matrix(folder, len(scenario.tasks))
     for position, task in enumerate(scenario.tasks):
         if task.name not in learner.tasks:
             learner.learn(
@@ -91,6 +103,8 @@ def run_seed(plan: Plan, seed: int, folder: Path, *, progress: bool = True) -> J
                 callbacks=[_Log(folder / EPOCHS)],
             )
             learner.save(folder / STORE)
+        else:
+            clear(folder / CHECKPOINTS, task.name)  # of a run that was killed when it had just saved
         if len(matrix) == position:
             seen = scenario.tasks[: position + 1]
             matrix.append([learner.evaluate(earlier.test, task=earlier.name) for earlier in seen])
@@ -118,11 +132,14 @@ def _learner(plan: Plan, seed: int, folder: Path, *, progress: bool) -> Learner:
     return Learner(backbone, plan.method, seed=seed, progress=progress)
 
 
-def _read_matrix(folder: Path) -> list[list[float]]:
+def _read_matrix(folder: Path, tasks: int) -> list[list[float]]:
     path = folder / MATRIX
     try:
         matrix: list[list[float]] = json.loads(path.read_bytes()) if path.exists() else []
-    except ValueError as error:
+        lengths = [len([float(accuracy) for accuracy in row]) for row in matrix]
+        if lengths != [*range(1, len(lengths) + 1)] or len(lengths) > tasks:
+            raise ValueError(f"its rows have {lengths} numbers, for {tasks} tasks")
+    except (ValueError, TypeError) as error:
         raise NacreError(f"{path} is damaged: {error}") from error
     return matrix
 
@@ -143,7 +160,10 @@ class _Log:
     def _drop(self, first: Epoch) -> None:
         """Takes out what a killed run wrote of epochs that are learnt again, and the part of a line."""
         lines = self._path.read_text().splitlines(keepends=True) if self._path.exists() else []
-        kept = [line for line in lines if line.endswith("\n") and not _again(json.loads(line), first)]
+        try:
+            kept = [line for line in lines if line.endswith("\n") and not _again(json.loads(line), first)]
+        except (ValueError, KeyError, TypeError) as error:
+            raise NacreError(f"{self._path} is damaged: {error!r}") from error
         if kept != lines:
             replace_file(self._path, "".join(kept).encode())
         self._clean = True
