@@ -39,9 +39,9 @@ def normalise(images: Tensor) -> Tensor:
     return (images / 255 - mean) / std
 
 
-def holdout(part: Part, share: float = 0.15) -> tuple[Part, Part]:
+def holdout(part: Part, share: float = 0.15, seed: int = 0) -> tuple[Part, Part]:
     """A training set in two: what is trained on, and what choices are made on."""
-    order = torch.randperm(len(part[1]), generator=torch.Generator().manual_seed(0))
+    order = torch.randperm(len(part[1]), generator=torch.Generator().manual_seed(seed))
     cut = int(len(order) * share)
     return (part[0][order[cut:]], part[1][order[cut:]]), (part[0][order[:cut]], part[1][order[:cut]])
 
