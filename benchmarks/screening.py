@@ -334,6 +334,11 @@ for name, base in (("eighth", BASE), ("sixteenth", SMALL)):
         "taught": replace(best, taught=0.7),
         "taught, schedule again": replace(best, taught=0.7, restart=True),
         "no orthogonality": replace(best, orthogonality=0.0),
+        "averaged": replace(best, average=0.998),
+        "x 0.5": replace(best, later=0.5),
+        "larger first task": replace(
+            best, first_limit=int(1.4 * (base.first_limit or 0)), later_limit=int(0.85 * (base.later_limit or 0))
+        ),
     }
 
 
