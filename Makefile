@@ -18,7 +18,7 @@ help:
 	touch $@
 
 .venv/test: .venv/demo
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[bench,export,hf,dev]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[bench,export,hf,ray,dev]'
 	touch $@
 
 demo: .venv/demo
