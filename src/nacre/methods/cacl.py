@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -26,7 +27,7 @@ from nacre.lowrank import (
 )
 from nacre.methods.method import SpaceMethod
 from nacre.space import Network, SharedSpace
-from nacre.training import Penalty, Task, fit
+from nacre.training import Penalty, Recipe, Task, fit
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,8 @@ class CACL(SpaceMethod):
     """Each task adds a low-rank residual to the frozen sum of the earlier ones.
 
     sparsity, orthogonality: weights of the two penalties; energy: the share of s^2 that compression gives up.
+    budget: bytes that a task's factors may take. They are cut to it after `halfway` of the epochs, the rest of the
+    epochs train what was kept. singular_rate: what the learning rate is multiplied by for s.
     The rest is what the presets differ in: how factors start, whether the orthogonality norm is squared and the
     factors are made an exact SVD before the cut, which factors are penalised, how many columns a task gets.
     """
@@ -42,6 +45,9 @@ class CACL(SpaceMethod):
     orthogonality: float = 1.0
     energy: float = 1e-5
     start: Start = field(default_factory=Start)
+    budget: int | None = None
+    halfway: float = 0.5
+    singular_rate: float = 1.0
     squared: bool = True
     exact: bool = True
     penalised: Literal["new", "all"] = "new"
@@ -52,7 +58,10 @@ class CACL(SpaceMethod):
     def learn(self, space: SharedSpace, task: Task) -> None:
         network = self.expand(space, task)  # Section 3.4
         penalty = self.penalty_on(network, space, task)
-        fit(network, task, penalty=penalty, report=lambda: self.report(network))  # Section 3.5
+        for phase, epochs in self.phases(task.recipe).items():
+            self.train(network, task, penalty, phase, epochs)  # Section 3.5
+            if self.budget is not None:
+                compress(network, budget=self.budget, exact=self.exact)
         compress(network, energy=self.energy, exact=self.exact)  # Section 3.6
         space.append(task.name, network, classes=task.classes)  # U<=t, S<=t, V<=t
 
@@ -62,6 +71,18 @@ class CACL(SpaceMethod):
     def ranks(self, space: SharedSpace) -> Mapping[str, int] | None:
         """How many columns the next task gets in every layer; None for the paper's r."""
         return freed_columns(space) if self.columns == "freed" else None
+
+    def phases(self, recipe: Recipe) -> dict[str, range]:
+        """The epochs before the factors are cut to the budget, and those in which what was kept learns on."""
+        cut = round(self.halfway * recipe.epochs) if self.budget is not None else 0
+        if not 0 < cut < recipe.epochs:
+            return {"train": range(recipe.epochs)}
+        return {"train": range(cut), "refine": range(cut, recipe.epochs)}
+
+    def train(self, network: Network, task: Task, penalty: Penalty, phase: str, epochs: range) -> None:
+        rates = {layer.s: self.singular_rate for layer in network.factors().values()}
+        report = functools.partial(self.report, network)
+        fit(network, task, penalty=penalty, report=report, phase=phase, epochs=epochs, rates=rates)
 
     def penalty_on(self, network: Network, space: SharedSpace, task: Task) -> Penalty:
         """The penalties of equation 2, on the new factors or (as published) on all of them."""
@@ -87,10 +108,13 @@ class CACL(SpaceMethod):
 
     def __post_init__(self) -> None:
         kind = type(self).__name__
-        for name, most in (("sparsity", math.inf), ("orthogonality", math.inf), ("energy", 1.0)):
+        shares, weights = ("energy", "halfway"), ("sparsity", "orthogonality", "singular_rate")
+        for name, most in (*((name, math.inf) for name in weights), *((name, 1.0) for name in shares)):
             value = getattr(self, name)
             if not isinstance(value, Real) or not (math.isfinite(value) and 0 <= float(value) <= most):
                 raise NacreError(f"{kind}.{name} is a number from 0{' to 1' if most == 1 else ''}; got {value!r}")
+        if self.budget is not None and (type(self.budget) is not int or self.budget < 0):
+            raise NacreError(f"{kind}.budget is a number of bytes, or None for no limit; got {self.budget!r}")
         if self.penalised not in ("new", "all"):
             raise NacreError(f"{kind}.penalised is 'new' or 'all'; got {self.penalised!r}")
         if self.columns not in ("full", "freed"):

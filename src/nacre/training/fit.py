@@ -15,6 +15,7 @@ from nacre.errors import NacreError
 from nacre.training.checkpoint import Checkpoint, fingerprint, load_copy
 from nacre.training.memory import freed_memory_kept
 from nacre.training.progress import Progress
+from nacre.training.recipe import Rates
 from nacre.training.seeding import seeded
 from nacre.training.step import Hook, Penalty, Step, Totals
 from nacre.training.task import Epoch, Task
@@ -33,6 +34,8 @@ def fit(
     after_step: Hook | None = None,
     report: Report | None = None,
     phase: str = "train",
+    epochs: range | None = None,
+    rates: Rates | None = None,
 ) -> list[Epoch]:
     """Trains a network on a task for the epochs of its recipe, and gives what each epoch came to.
 
@@ -41,24 +44,26 @@ def fit(
     after_step:     may change the network after the optimiser has.
     report:         numbers of the method's own, once an epoch.
     phase:          names a training of several within one task ("train", then "retrain"), each with its checkpoint.
+    epochs:         those of the recipe's that are this phase's; all of them unless said.
+    rates:          what the recipe's learning rate is multiplied by for some parameters.
     """
+    epochs = range(task.recipe.epochs) if epochs is None else epochs
     network.to(task.processes.device)
     task.processes.align(network)
     device = task.processes.device
-    optimizer = task.recipe.make_optimizer(network.parameters())
-    rates = [group["lr"] for group in optimizer.param_groups]
+    optimizer = task.recipe.make_optimizer(network.parameters(), rates)
+    full_rates = [group["lr"] for group in optimizer.param_groups]
     checkpoint = _checkpoint(network, task, phase)
     watch = Watch(task)
     history = _resume(checkpoint, network, optimizer, watch)
     _check_epochs(len(history), task)
     step = Step(network, task, optimizer, penalty, after_backward, after_step)
-    progress = Progress(
-        task.name, phase, task.recipe.epochs, len(history), wanted=task.progress and task.processes.main
-    )
+    first = epochs.start + len(history)
+    progress = Progress(task.name, phase, task.recipe.epochs, first, wanted=task.progress and task.processes.main)
     try:
-        while len(history) < task.recipe.epochs and not watch.over:
-            number = len(history)
-            for group, rate in zip(optimizer.param_groups, rates, strict=True):
+        while len(history) < len(epochs) and not watch.over:
+            number = epochs[len(history)]
+            for group, rate in zip(optimizer.param_groups, full_rates, strict=True):
                 group["lr"] = rate * task.recipe.rate_at(number)
             network.train()
             as_the_recipe_says = torch.autocast(device.type, enabled=False)  # whatever surrounds this call

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from nacre.errors import NacreError
@@ -16,6 +16,7 @@ from nacre.trees import Tree
 
 Precision = Literal["auto", "float32", "bfloat16"]
 Augment = Callable[[Tree, torch.Generator], Tree]
+Rates = Mapping[Tensor, float]
 
 
 @dataclass(frozen=True)
@@ -61,13 +62,20 @@ class Recipe:
         if self.precision not in ("auto", "float32", "bfloat16"):
             raise NacreError(f"Recipe.precision is 'auto', 'float32' or 'bfloat16'; got {self.precision!r}")
 
-    def make_optimizer(self, parameters: Iterable[nn.Parameter]) -> Optimizer:
+    def make_optimizer(self, parameters: Iterable[nn.Parameter], rates: Rates | None = None) -> Optimizer:
+        """Adam, with the learning rate of some parameters multiplied; or the user's own, whose rates are its own."""
         trainable = [parameter for parameter in parameters if parameter.requires_grad and parameter.numel()]
         if not trainable:
             raise NacreError("nothing is left to train: no layer has rank left and the head has no parameters")
         if self.optimizer is not None:
             return self.optimizer(trainable)
-        return torch.optim.Adam(trainable, lr=self.learning_rate, fused=trainable[0].device.type in ("cpu", "cuda"))
+        groups: dict[float, list[nn.Parameter]] = {}
+        for parameter in trainable:
+            groups.setdefault((rates or {}).get(parameter, 1.0), []).append(parameter)
+        return torch.optim.Adam(
+            [{"params": group, "lr": self.learning_rate * rate} for rate, group in groups.items()],
+            fused=trainable[0].device.type in ("cpu", "cuda"),
+        )
 
     def rate_at(self, epoch: int) -> float:
         """What the learning rate is multiplied by in an epoch.
