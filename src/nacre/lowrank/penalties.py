@@ -8,6 +8,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
+from torch.nn.utils.rnn import pad_sequence
 
 from nacre.lowrank.factors import Factors
 from nacre.lowrank.residual import factors
@@ -97,19 +98,22 @@ class _Hoyer(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, *singular: Tensor) -> Tensor:
+        rows = pad_sequence(list(singular), batch_first=True)  # [layers, r]; a 0 adds nothing to any norm
         # the ratio does not depend on scale: measured against the largest s nothing overflows or underflows
-        peaks = [s.abs().max() for s in singular]
-        peaks = [torch.where(peak > 0, peak, 1) for peak in peaks]
-        units = [s / peak for s, peak in zip(singular, peaks, strict=True)]
+        peaks = rows.abs().amax(1, keepdim=True)
+        peaks = torch.where(peaks > 0, peaks, 1)
+        units = rows / peaks
         # a unit's length is at least 1, but where every s is 0
-        lengths = [torch.linalg.vector_norm(unit).clamp(min=1) for unit in units]
-        values = [torch.linalg.vector_norm(u, 1) / length for u, length in zip(units, lengths, strict=True)]
-        ctx.save_for_backward(torch.stack(peaks), torch.stack(lengths), torch.stack(values), *units)
-        return torch.stack(values).sum()
+        lengths = torch.linalg.vector_norm(units, dim=1, keepdim=True).clamp(min=1)
+        values = torch.linalg.vector_norm(units, 1, dim=1, keepdim=True) / lengths
+        ctx.ranks = [len(s) for s in singular]
+        ctx.save_for_backward(units, peaks, lengths, values)
+        total: Tensor = values.sum()
+        return total
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, ...]:
-        peaks, lengths, values, *units = ctx.saved_tensors
-        outer, inner = (gradient / (peaks * lengths)).unbind(), (values / lengths).unbind()
-        return tuple((u.sign() - u * i).mul_(o) for u, i, o in zip(units, inner, outer, strict=True))
+        units, peaks, lengths, values = ctx.saved_tensors
+        slopes = (units.sign() - units * (values / lengths)) * (gradient / (peaks * lengths))
+        return tuple(slope[:rank] for slope, rank in zip(slopes, ctx.ranks, strict=True))
