@@ -32,6 +32,7 @@ from torch import Tensor, nn
 import nacre
 from cifar import CLASSES, MEAN, STD, Part, holdout, tasks
 
+STUDENT = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78, 6: 2.57, 7: 2.45, 8: 2.36}  # 97.5 % quantile, by number of seeds
 WARM_UP = 3  # steps before a graph is captured; they count
 
 
@@ -363,16 +364,17 @@ def work(
                 out.flush()
 
 
-def table(path: Path) -> str:
-    """Means over seeds; the difference is to `dense` on the same images, with half the width of its 95 % interval."""
+def table(path: Path, against: str) -> str:
+    """Means over seeds; the difference is to the setting `against` on the same images, with half the width of its 95 %
+    interval (Student's, for as few seeds as there are)."""
     lives = [json.loads(line) for line in path.read_text().splitlines()]
-    dense = {life["seed"]: _mean(life, "accuracy") for life in lives if life["label"] == "dense"}
-    lines = ["| question | setting | accuracy | less than dense | before the cut | MB of five tasks | seeds |"]
+    dense = {life["seed"]: _mean(life, "accuracy") for life in lives if life["label"] == against}
+    lines = [f"| question | setting | accuracy | less than {against!r} | before the cut | MB of five tasks | seeds |"]
     lines += ["|---|---|---|---|---|---|---|"]
     for question, label in dict.fromkeys((life["question"], life["label"]) for life in lives):
         chosen = [life for life in lives if (life["question"], life["label"]) == (question, label)]
         gaps = [dense[life["seed"]] - _mean(life, "accuracy") for life in chosen if life["seed"] in dense]
-        width = 1.96 * stdev(gaps) / math.sqrt(len(gaps)) if len(gaps) > 1 else math.nan
+        width = STUDENT[len(gaps)] * stdev(gaps) / math.sqrt(len(gaps)) if len(gaps) in STUDENT else math.nan
         size = fmean(sum(task["megabytes"] for task in life["tasks"]) for life in chosen)
         lines.append(
             f"| {question} | {label} | {fmean(_mean(life, 'accuracy') for life in chosen):.2f} "
@@ -397,9 +399,10 @@ def main() -> None:
     parser.add_argument("--test", action="store_true", help="train on everything, measure on the test images")
     parser.add_argument("--out", type=Path, default=Path("runs/screening.jsonl"))
     parser.add_argument("--table", type=Path, help="only print what such a file holds")
+    parser.add_argument("--against", default="dense, cosine", help="the setting that others are compared with")
     given = parser.parse_args()
     if given.table:
-        print(table(given.table))
+        print(table(given.table, given.against))
         return
     torch.set_num_threads(1)
     loaded = tasks(given.data, 5)
@@ -425,7 +428,7 @@ def main() -> None:
             thread.start()
         for thread in threads:
             thread.join()
-    print(table(given.out))
+    print(table(given.out, given.against))
 
 
 if __name__ == "__main__":
