@@ -39,5 +39,6 @@ check: .venv/test
 
 bench: .venv/test
 	$(BIN)/python benchmarks/speed.py --append docs/results.md
+	$(BIN)/python benchmarks/details.py --append docs/results.md
 
 .PHONY: help demo test test-all check bench
