@@ -17,6 +17,7 @@ from nacre.space import Network
 from nacre.training import Epoch, Task, fit
 from nacre.training.batches import as_batches
 from nacre.training.processes import Processes
+from nacre.training.seeding import generator
 
 ONE = Processes(torch.device("cpu"))
 Data = tuple[Tensor, Tensor]
@@ -290,6 +291,33 @@ def test_bfloat16_and_float32_learn_differently_and_both_learn() -> None:
         trained[precision] = learner.predict(problem()[0], task="t")
         assert trained[precision].dtype == torch.float32
     assert not torch.equal(trained["float32"], trained["bfloat16"])
+
+
+def test_in_bfloat16_every_step_uses_the_weights_of_the_step_before() -> None:
+    """A plain loop over the same batches, one optimiser step after another; one epoch, so many steps."""
+    x, y = problem()
+    losses: list[float] = []
+
+    def loss(outputs: Tensor, targets: Tensor) -> Tensor:
+        losses.append(float(F.cross_entropy(outputs, targets).detach()))
+        return F.cross_entropy(outputs, targets)
+
+    recipe = Recipe(epochs=1, batch_size=8, precision="bfloat16", optimizer=lambda p: torch.optim.SGD(p, lr=0.1))
+    learner = Learner(backbone(), Single(), device="cpu", progress=False)
+    learner.learn("t", (x, y), head=head(), recipe=recipe, loss=loss)
+    plain = nn.Sequential(backbone(), head())
+    optimizer = torch.optim.SGD(plain.parameters(), lr=0.1)
+    expected = []
+    for chosen in torch.randperm(len(x), generator=generator(0, "t", "train", 0)).split(8):
+        with torch.autocast("cpu", torch.bfloat16):
+            outputs = plain(x[chosen])
+        step = F.cross_entropy(outputs.float(), y[chosen])
+        optimizer.zero_grad()
+        step.backward()
+        optimizer.step()
+        expected.append(float(step.detach()))
+    assert len(losses) == len(expected) > 5
+    assert losses == expected
 
 
 def test_the_loss_gets_float32_and_the_layers_bfloat16() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor, nn
@@ -42,8 +42,7 @@ class Step:
     def __call__(self, batch: Batch) -> tuple[Tensor, Tensor | None]:
         """Loss on this process's part (without penalties), and how many of its answers were right."""
         inputs = map_leaves(_channels_last, batch.inputs) if self._channels_last else batch.inputs
-        autocast = torch.autocast(self._device.type, torch.bfloat16) if self._autocasts else nullcontext()
-        with autocast, quick_dropout(self._device):
+        with self._autocast(), quick_dropout(self._device):
             outputs = self._network(inputs)
         outputs = map_leaves(_to_float32, outputs) if self._autocasts else outputs
         loss = self._task.loss(outputs, batch.targets) * batch.weight
@@ -60,6 +59,13 @@ class Step:
         if correct is not None and batch.weight == 0:
             correct = torch.zeros_like(correct)
         return loss.detach(), correct
+
+    def _autocast(self) -> AbstractContextManager[object]:
+        if not self._autocasts:
+            return nullcontext()
+        # no cache: torch empties it only where the outermost autocast ends, and `fit` stands in one; the weights of the
+        # first step would serve all of them
+        return torch.autocast(self._device.type, torch.bfloat16, cache_enabled=False)
 
 
 class Totals:
