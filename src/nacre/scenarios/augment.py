@@ -49,9 +49,12 @@ class CropFlip:
             raise NacreError(
                 f"CropFlip.fill has one number, or one for each of {channels} channels; got {len(self.fill)}"
             )
-        around, side = self.padding, (height + 2 * self.padding, width + 2 * self.padding)
-        colour = torch.tensor(self.fill, dtype=images.dtype).to(images.device, non_blocking=True)
-        padded = colour.view(1, -1, 1, 1).expand(count, channels, *side).contiguous()
+        if not self.padding:
+            return images
+        around = self.padding
+        padded = images.new_empty(count, channels, height + 2 * around, width + 2 * around)
+        for channel in range(channels):
+            padded[:, channel] = self.fill[channel % len(self.fill)]
         padded[:, :, around : around + height, around : around + width] = images
         return padded
 

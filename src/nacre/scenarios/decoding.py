@@ -138,16 +138,18 @@ class _Parquet:
     def __init__(self, source: Source, pictures: PictureSet) -> None:
         self._pictures = pictures
         self._files = {split: [(path, _opened(path)) for path in source.files[split]] for split in SPLITS}
-        path, first = self._files["train"][0]
-        known = first.schema_arrow.names
         self._columns = [pictures.image, pictures.label]
-        if missing := [name for name in self._columns if name not in known]:
-            raise NacreError(f"{path} has the columns {', '.join(known)}; {pictures.name} has {' and '.join(missing)}")
-        self.classes = _names(first, pictures.label, pictures.classes)
+        files = [file for split in SPLITS for file in self._files[split]]
+        for path, file in files:
+            if missing := [name for name in self._columns if name not in file.schema_arrow.names]:
+                known = ", ".join(file.schema_arrow.names)
+                raise NacreError(f"{path} has the columns {known}; {pictures.name} has {' and '.join(missing)} too")
+        self.classes = _names(files[0][1], pictures.label, pictures.classes)
         self.superclasses: tuple[str, ...] = ()
-        if pictures.superclass is not None and pictures.superclass in known:
-            self._columns.append(pictures.superclass)
-            self.superclasses = _names(first, pictures.superclass, None)
+        above = pictures.superclass
+        if above is not None and all(above in file.schema_arrow.names for _, file in files):
+            self._columns.append(above)
+            self.superclasses = _names(files[0][1], above, None)
 
     def count(self, split: str) -> int:
         return sum(file.metadata.num_rows for _, file in self._files[split])

@@ -72,6 +72,8 @@ class _Draw:
 def hold_out(labels: Tensor, share: float) -> tuple[Tensor, Tensor]:
     """Which examples are trained on and which are held out, the same share of every class, the same ones always.
 
+    Every class keeps at least one to train on.
+
     >>> [part.tolist() for part in hold_out(torch.tensor([0, 0, 1, 1]), 0.5)]
     [[1, 2], [0, 3]]
     """
@@ -79,7 +81,8 @@ def hold_out(labels: Tensor, share: float) -> tuple[Tensor, Tensor]:
     draw = torch.Generator().manual_seed(0)
     for label in labels.unique().tolist() if share else []:
         found = (labels == label).nonzero()[:, 0]
-        held[found[torch.randperm(len(found), generator=draw)[: int(share * len(found))]]] = True
+        count = min(round(share * len(found)), len(found) - 1)
+        held[found[torch.randperm(len(found), generator=draw)[:count]]] = True
     return (~held).nonzero()[:, 0], held.nonzero()[:, 0]
 
 
