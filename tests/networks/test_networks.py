@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nacre import Learner, NacreError, Recipe, SharedSpace, Single
+from nacre import Learner, NacreError, Recipe, SharedSpace, Single, Start
 from nacre.networks import NETWORKS, conv5, too_small, vgg16_bn, vgg16_bn_head
 from nacre.space.description import build, describe
 
@@ -114,7 +114,7 @@ def test_networks_and_heads_are_described_and_rebuilt(name: str, channels: int) 
 
 def test_vgg16_bn_keeps_four_norm_tensors_a_layer_with_every_task(tmp_path: Path) -> None:
     space = SharedSpace(vgg16_bn())
-    network = space.expand(vgg16_bn_head(512, 5), rank=1)
+    network = space.expand(vgg16_bn_head(512, 5), rank=1, start=Start("random"))
     space.append("one", network)
     record = space.record("one")
     assert len(record.factors) == 13

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,9 +36,9 @@ for data in sys.argv[1:]:
 """
 
 
-def load(*data: Path | str, home: Path) -> subprocess.CompletedProcess[str]:
-    """Loads cifar100 from each of some folders in a process whose hub is out of reach; "-" stands for no folder."""
-    environment = {**os.environ, "HF_ENDPOINT": CLOSED, "HF_HOME": str(home), "OMP_NUM_THREADS": "1"}
+def load(*data: Path | str, home: Path, hub: str = CLOSED) -> subprocess.CompletedProcess[str]:
+    """Loads cifar100 from each of some folders in a process of its own; "-" stands for no folder."""
+    environment = {**os.environ, "HF_ENDPOINT": hub, "HF_HOME": str(home), "OMP_NUM_THREADS": "1"}
     environment.pop("HF_HUB_OFFLINE", None)
     return subprocess.run(
         [sys.executable, "-c", LOAD, *map(str, data)], env=environment, capture_output=True, text=True, check=True
@@ -47,6 +50,7 @@ def test_without_a_network_one_sentence_says_what_to_do(disk: Disk, tmp_path: Pa
     done = load("-", disk.root, home=tmp_path)
     without, with_data = done.stdout.splitlines()
     assert without.startswith("NacreError: uoft-cs/cifar100 could not be downloaded from the Hugging Face hub (")
+    assert "Connection refused" in without
     assert "give it with --data: DIR/uoft-cs/cifar100/train*.parquet" in without
     assert f"{disk.root} does not hold uoft-cs/cifar100, and uoft-cs/cifar100 could not be downloaded" in with_data
     assert done.stderr == ""  # and nothing was tried again and again
@@ -63,6 +67,54 @@ def test_what_the_hub_has_downloaded_before_needs_no_network(disk: Disk, tmp_pat
     assert local in done.stdout  # the same contents, wherever they come from
 
 
+class Hub(BaseHTTPRequestHandler):
+    """Answers as the hub does for the two files of one data set at one revision."""
+
+    folder: Path
+    asked: list[str]
+
+    def do_HEAD(self) -> None:
+        self._answer()
+
+    def do_GET(self) -> None:
+        self.wfile.write(self._answer())
+
+    def _answer(self) -> bytes:
+        self.asked.append(f"{self.command} {self.path}")
+        start = f"/datasets/uoft-cs/cifar100/resolve/{REVISION}/cifar100/"
+        path = self.folder / self.path.removeprefix(start)
+        known = self.path.startswith(start) and path.is_file()
+        data = path.read_bytes() if known else b""
+        self.send_response(200 if known or self.path == "/" else 404)
+        self.send_header("Content-Length", str(len(data)))
+        if known:
+            self.send_header("X-Repo-Commit", REVISION)
+            self.send_header("ETag", f'"{hashlib.sha256(data).hexdigest()}"')
+        self.end_headers()
+        return data
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def test_a_set_is_downloaded_at_its_revision_once(disk: Disk, tmp_path: Path) -> None:
+    disk.cifar100()
+    Hub.folder, Hub.asked = disk.root / "uoft-cs/cifar100", []
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        done = load("-", "-", home=tmp_path, hub=f"http://127.0.0.1:{server.server_port}")
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+    assert done.stdout.count(f"'revision': '{REVISION}'") == 2, done.stdout
+    assert f"downloading uoft-cs/cifar100 at revision {REVISION[:8]} from the Hugging Face hub" in done.stderr
+    fetched = [path.rsplit("/", 1)[1] for path in Hub.asked if path.startswith("GET") and path.endswith(".parquet")]
+    assert sorted(fetched) == ["test-00000-of-00001.parquet", "train-00000-of-00001.parquet"]
+
+
 @pytest.mark.parametrize(
     ("name", "set_name", "folder"),
     [
@@ -73,8 +125,7 @@ def test_what_the_hub_has_downloaded_before_needs_no_network(disk: Disk, tmp_pat
 def test_what_the_hub_does_not_hold_in_the_classic_form_must_be_given(
     name: str, set_name: str, folder: str, disk: Disk
 ) -> None:
-    disk.five()
-    shutil.rmtree(disk.root / "anubhavmaity")
+    disk.ten_classes("uoft-cs/cifar10", 32, 3, "img")  # the others would be downloaded; the hub is not asked before
     with pytest.raises(NacreError) as caught:
         SCENARIOS[name](Choices(data=disk.root))
     assert f"hub does not hold {set_name} in the form that papers use" in str(caught.value)
