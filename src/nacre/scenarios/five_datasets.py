@@ -68,9 +68,7 @@ def five_datasets(choices: Choices | None = None) -> Scenario:
     """A data set a task; none is augmented, as digits and letters do not bear being mirrored."""
     choices = choices or Choices()
     check_order("five-datasets", choices, "consecutive")
-    given_first = sorted(
-        SETS, key=lambda name: SETS[name].revision is not None
-    )  # missing ones stop no download halfway
+    given_first = sorted(SETS, key=lambda name: SETS[name].revision is not None)  # one that lacks stops no download
     loaded = {name: load_set(SETS[name], choices) for name in given_first}
     tasks = [loaded[name].task(name, range(10)) for name in SETS]
     network = loaded["mnist"].network  # every set is 32 x 32 in colour
