@@ -1,8 +1,12 @@
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor
 
 from nacre import NacreError
@@ -125,3 +129,58 @@ def test_the_type_of_the_pixels_is_kept(dtype: torch.dtype) -> None:
 def test_what_is_no_batch_of_images_is_refused(images: Tensor, came: str) -> None:
     with pytest.raises(NacreError, match=rf"images \(batch, channels, height, width\); got {came}"):
         CropFlip()(images, torch.Generator())
+
+
+# on normalised images, against the usual transforms of one picture
+
+
+MEAN, STD = (np.array(values, dtype=np.float32) for values in ((0.507, 0.487, 0.441), (0.267, 0.256, 0.276)))
+
+
+def reference(pixels: NDArray[np.uint8], top: int, left: int, mirrored: bool) -> NDArray[np.float32]:
+    """Pad a uint8 picture [h, w, 3] with black, crop it, mirror it, then normalise, as is usually done one by one."""
+    height, width, _ = pixels.shape
+    padded = np.zeros((height + 2 * PADDING, width + 2 * PADDING, 3), dtype=np.uint8)
+    padded[PADDING : PADDING + height, PADDING : PADDING + width] = pixels
+    picture = padded[top : top + height, left : left + width]
+    picture = picture[:, ::-1] if mirrored else picture
+    normalised: NDArray[np.float32] = (picture.astype(np.float32) / np.float32(255) - MEAN) / STD
+    return normalised.transpose(2, 0, 1)
+
+
+def test_on_normalised_images_it_is_the_usual_crop_with_black_to_the_last_bit() -> None:
+    """Every outcome is the reference's picture; chi-square over all 2 * (2p+1)^2: 49 degrees of freedom."""
+    pixels = np.random.default_rng(0).integers(1, 256, (SIDE, SIDE + 1, 3), dtype=np.uint8)
+    places = [(top, left, flip) for top in range(PLACES) for left in range(PLACES) for flip in (False, True)]
+    number = {reference(pixels, *place).tobytes(): at for at, place in enumerate(places)}
+    assert len(number) == 2 * PLACES**2
+
+    untouched = torch.from_numpy(reference(pixels, PADDING, PADDING, False).copy())
+    augment = CropFlip(PADDING, fill=tuple(((np.float32(0) - MEAN) / STD).tolist()))
+    total = 10_000
+    after = augment(untouched.expand(total, -1, -1, -1), torch.Generator().manual_seed(5))
+    counts = np.bincount([number[image.numpy().tobytes()] for image in after], minlength=len(places))
+    expected = total / len(places)
+    assert counts.min() > 0
+    assert float(((counts - expected) ** 2 / expected).sum()) < 85.4  # 99.9 %
+
+
+def test_one_fill_serves_all_channels_and_changes_nothing_inside() -> None:
+    images = distinct_images(30)
+    drawn = [CropFlip(PADDING, fill=(fill,))(images, torch.Generator().manual_seed(0)) for fill in (0.0, -3.5)]
+    assert torch.equal(torch.where(drawn[0] == 0, -3.5, drawn[0]), drawn[1])
+    assert torch.equal(drawn[0], CropFlip(PADDING)(images, torch.Generator().manual_seed(0)))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"padding": -1}, "whole number of pixels from 0; got -1"),
+        ({"padding": 1.5}, r"got 1\.5"),
+        ({"fill": (0.0, 1.0)}, "one number, or one for each of 3 channels; got 2"),
+        ({"fill": ()}, "one number, or one for each of 3 channels; got 0"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(wrong: dict[str, Any], message: str) -> None:
+    with pytest.raises(NacreError, match=message):
+        CropFlip(**wrong)(distinct_images(1), torch.Generator())

@@ -9,7 +9,7 @@ from typing import Any
 from nacre.errors import NacreError
 from nacre.experiments.run import Plan
 from nacre.methods import CACL, METHODS
-from nacre.scenarios import SCENARIOS
+from nacre.scenarios import SCENARIOS, Choices
 from nacre.training import Recipe
 
 # ours, for each scenario: measured in docs/results.md
@@ -42,7 +42,7 @@ def plan(
     chosen = kind(**{name: value for name, value in settings.items() if name in known})
     if epochs is not None:
         recipe = replace(recipe, epochs=epochs)
-    return Plan(SCENARIOS[scenario]().first(tasks), chosen, recipe, tuple(seeds))
+    return Plan(SCENARIOS[scenario](Choices()).first(tasks), chosen, recipe, tuple(seeds))
 
 
 def _text_settings() -> dict[str, Any]:

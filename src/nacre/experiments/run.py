@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
+
+from torch import nn
 
 from nacre.errors import NacreError
 from nacre.experiments.metrics import acc, bwt, mean_and_std
 from nacre.learner import Learner
 from nacre.methods.method import settings
-from nacre.scenarios import Scenario
+from nacre.scenarios import Scenario, ScenarioTask
 from nacre.space.container import canonical_json
 from nacre.space.store import INDEX, replace_file
 from nacre.training import Epoch, Recipe
@@ -97,7 +99,8 @@ def run_seed(plan: Plan, seed: int, folder: Path, *, progress: bool = True) -> J
             learner.learn(
                 task.name,
                 task.train,
-                recipe=plan.recipe,
+                recipe=replace(plan.recipe, augment=task.augment) if task.augment else plan.recipe,
+                head=_head(scenario, task, seed),
                 classes=task.classes,
                 checkpoint=folder / CHECKPOINTS,
                 callbacks=[_Log(folder / EPOCHS)],
@@ -130,6 +133,14 @@ def _learner(plan: Plan, seed: int, folder: Path, *, progress: bool) -> Learner:
     with seeded(seed, "backbone"):
         backbone = plan.scenario.backbone()
     return Learner(backbone, plan.method, seed=seed, progress=progress)
+
+
+def _head(scenario: Scenario, task: ScenarioTask, seed: int) -> nn.Module | None:
+    """The head that the scenario's network has; None for the linear one that a learner makes."""
+    if scenario.head is None:
+        return None
+    with seeded(seed, task.name, "head"):
+        return scenario.head(len(task.classes))
 
 
 def _read_matrix(folder: Path, tasks: int) -> list[list[float]]:

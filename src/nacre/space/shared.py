@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from nacre.errors import NacreError
 from nacre.lowrank import Factors, Predicate, Start, concatenate, full_rank
+from nacre.networks import too_small
 from nacre.space import saving
 from nacre.space.appending import record_of
 from nacre.space.layout import Layout
@@ -21,7 +22,6 @@ from nacre.space.naming import check_known, check_new
 from nacre.space.network import Network, Origin
 from nacre.space.plain import Features, check_choice, compose, pick
 from nacre.space.record import TaskRecord
-from nacre.space.saving import Entry
 from nacre.space.size import Size
 from nacre.space.sums import Sums
 from nacre.space.template import Ranks, Template
@@ -70,7 +70,7 @@ class SharedSpace:
         self.facts: dict[str, Any] = {}  # JSON that is saved along, for whoever uses the space
         self._identity = uuid.uuid4().hex
         self._template, self._layout = template, template.layout
-        self._entries: dict[str, Entry] = {}
+        self._entries: dict[str, saving.Entry] = {}
         zero = {name: torch.zeros(layer.shape) for name, layer in self._layout.layers.items()}
         self._sums = Sums(zero if base == "zero" else template.weights(), lambda task: self.record(task).factors)
         self._guard = threading.RLock()
@@ -172,7 +172,7 @@ class SharedSpace:
         with self._guard:
             check_new(name, self.tasks)
             self._check_origin(body.origin)
-            self._entries[name] = Entry.new(name, record_of(body, self._layout, self._frozen(), classes))
+            self._entries[name] = saving.Entry.new(name, record_of(body, self._layout, self._frozen(), classes))
 
     def _check_origin(self, origin: Origin) -> None:
         if origin.space != self._identity:
@@ -189,7 +189,8 @@ class SharedSpace:
             with torch.no_grad():
                 return pick(self.features, apply(backbone, inputs))
         except (RuntimeError, TypeError, ValueError) as error:
-            raise NacreError(f"the backbone cannot take inputs {shapes(inputs)}: {error}") from error
+            said = too_small(backbone, inputs) or error
+            raise NacreError(f"the backbone cannot take inputs {shapes(inputs)}: {said}") from error
 
     # a task's network
 
@@ -198,8 +199,7 @@ class SharedSpace:
         record = self.record(task)
         chain = (*self._base_of(task), task)
         backbone = self._assemble(chain, task)
-        head = copy.deepcopy(record.head)
-        return compose(backbone, self.features, head, record.inputs).to(self.device)
+        return compose(backbone, self.features, copy.deepcopy(record.head), record.inputs).to(self.device)
 
     def _assemble(self, chain: tuple[str, ...], task: str) -> nn.Module:
         """A backbone with the summed weights of a chain of tasks and the private tensors of one."""
@@ -224,7 +224,7 @@ class SharedSpace:
         first = self._sharing(self.tasks)[:1]
         return self.record(first[0]).frozen if first else {}
 
-    def _entry(self, task: str) -> Entry:
+    def _entry(self, task: str) -> saving.Entry:
         check_known(task, self.tasks)
         return self._entries[task]
 

@@ -1,43 +1,5 @@
-"""Augmentation of a whole batch at once, on its device."""
+"""Augmentation of a whole batch at once; a scenario says which of its tasks want it."""
 
-from __future__ import annotations
+from nacre.scenarios.augment import CropFlip
 
-from dataclasses import dataclass
-
-import torch
-import torch.nn.functional as F
-from torch import Tensor
-
-from nacre.errors import NacreError
-from nacre.trees import shapes
-
-
-@dataclass(frozen=True)
-class CropFlip:
-    """Every image on its own: padded and cropped back at a place drawn, mirrored or not.
-
-    >>> CropFlip()(torch.zeros(8, 3, 32, 32), torch.Generator()).shape
-    torch.Size([8, 3, 32, 32])
-    """
-
-    padding: int = 4
-    flip: bool = True
-
-    def __call__(self, images: Tensor, draw: torch.Generator) -> Tensor:
-        if not isinstance(images, Tensor) or images.dim() != 4:
-            raise NacreError(f"CropFlip takes images (batch, channels, height, width); got {shapes(images)}")
-        count, _, height, width = images.shape
-        rows = self._window(count, height, draw)
-        columns = self._window(count, width, draw)
-        if self.flip:
-            mirrored = torch.rand(count, generator=draw) < 0.5
-            columns = torch.where(mirrored[:, None], columns.flip(1), columns)
-        padded = F.pad(images, (self.padding,) * 4).permute(0, 2, 3, 1)  # channels last: an index moves whole pixels
-        which = torch.arange(count, device=images.device)[:, None, None]
-        rows, columns = rows.to(images.device), columns.to(images.device)
-        return padded[which, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
-
-    def _window(self, count: int, extent: int, draw: torch.Generator) -> Tensor:
-        """For each image the positions it keeps along one side, [count, extent]."""
-        first = torch.randint(0, 2 * self.padding + 1, (count, 1), generator=draw)
-        return first + torch.arange(extent)
+__all__ = ["CropFlip"]
