@@ -18,7 +18,7 @@ import torch
 
 import nacre
 from cifar import holdout, tasks
-from nacre.training.augment import CropFlip
+from nacre.scenarios import CropFlip
 from nacre.training.seeding import seeded
 
 STARTS = {

@@ -16,7 +16,7 @@ import torch
 import nacre
 from cifar import holdout, tasks
 from nacre.methods.method import settings
-from nacre.training.augment import CropFlip
+from nacre.scenarios import CropFlip
 from nacre.training.seeding import seeded
 
 EIGHTH, SIXTEENTH = 177_000, 78_000  # bytes of factors that leave a head of 20,520 beside them

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 import nacre
-from nacre.training.augment import CropFlip
+from nacre.scenarios import CropFlip
 from nacre.training.batches import Batch, as_batches
 from nacre.training.memory import freed_memory_kept
 from nacre.training.processes import Processes

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from nacre import NacreError
-from nacre.training.augment import CropFlip
+from nacre.scenarios import CropFlip
 
 PADDING, SIDE = 2, 5
 PLACES = 2 * PADDING + 1
