@@ -25,6 +25,9 @@ class Factors:
     V: Tensor  # [rest, r]
 
     def __post_init__(self) -> None:
+        if not all(isinstance(part, Tensor) for part in (self.U, self.s, self.V)):
+            kinds = ", ".join(type(part).__name__ for part in (self.U, self.s, self.V))
+            raise NacreError(f"factors are three tensors U, s and V; got {kinds}")
         shapes = tuple(tuple(part.shape) for part in (self.U, self.s, self.V))
         fits = tuple(map(len, shapes)) == (2, 1, 2) and shapes[0][1] == shapes[1][0] == shapes[2][1]
         if not fits:

@@ -136,6 +136,8 @@ def load_factors(network: nn.Module, new: Mapping[str, Factors]) -> None:
     for name, value in new.items():
         if name not in present:
             raise NacreError(f"no factorised layer is called {name!r}; the layers are {', '.join(present)}")
+        if not isinstance(value, Factors):
+            raise NacreError(f"layer {name!r} takes nacre.Factors; got {value!r:.80}")
         if value.shape != present[name].factors().shape:
             raise NacreError(
                 f"the weight of layer {name!r} is a matrix {present[name].factors().shape}; "
