@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import nullcontext
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from nacre.errors import NacreError
 from nacre.training.batches import Batch
 from nacre.training.dropout import quick_dropout
 from nacre.training.evaluation import correct_answers
 from nacre.training.task import Task
-from nacre.trees import map_leaves
+from nacre.trees import Tree, explained, map_leaves, shapes
 
 Penalty = Callable[[], Tensor]
 Hook = Callable[[], None]
@@ -43,10 +45,10 @@ class Step:
         """Loss on this process's part (without penalties), and how many of its answers were right."""
         inputs = map_leaves(_channels_last, batch.inputs) if self._channels_last else batch.inputs
         autocast = torch.autocast(self._device.type, torch.bfloat16) if self._autocasts else nullcontext()
-        with autocast, quick_dropout(self._device):
+        with explained("the network cannot take inputs", inputs), autocast, quick_dropout(self._device):
             outputs = self._network(inputs)
         outputs = map_leaves(_to_float32, outputs) if self._autocasts else outputs
-        loss = self._task.loss(outputs, batch.targets) * batch.weight
+        loss = self._loss(outputs, batch.targets) * batch.weight
         total = loss if self._penalty is None else loss + self._penalty()
         self._optimizer.zero_grad(set_to_none=True)
         total.backward()
@@ -60,6 +62,14 @@ class Step:
         if correct is not None and batch.weight == 0:
             correct = torch.zeros_like(correct)
         return loss.detach(), correct
+
+    def _loss(self, outputs: Any, targets: Tree) -> Tensor:
+        with explained("the loss cannot compare", (outputs, targets)):
+            loss = self._task.loss(outputs, targets)
+        if not isinstance(loss, Tensor) or loss.dim() or not loss.requires_grad:
+            came = f"{shapes(loss)}{', that does not' if isinstance(loss, Tensor) and not loss.requires_grad else ''}"
+            raise NacreError(f"the loss must give a tensor of one number that depends on the outputs; got {came}")
+        return loss
 
 
 class Totals:
