@@ -55,7 +55,7 @@ class Factors:
     @staticmethod
     def zero(out: int, rest: int) -> Factors:
         """The factors of rank 0."""
-        return Factors(torch.empty(out, 0), torch.empty(0), torch.empty(rest, 0))
+        return Factors(*(torch.empty(*shape, dtype=torch.float32) for shape in ((out, 0), (0,), (rest, 0))))
 
 
 def concatenate(parts: Sequence[Factors]) -> Factors:

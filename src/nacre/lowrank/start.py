@@ -58,7 +58,7 @@ def _rank(out: int, rest: int, rank: int | None) -> int:
 
 def ordinary(out: int, rest: int) -> Tensor:
     """A weight matrix as torch's layers draw theirs: uniform within 1/sqrt(fan in)."""
-    return torch.empty(out, rest).uniform_(-1, 1) / math.sqrt(rest)
+    return torch.empty(out, rest, dtype=torch.float32).uniform_(-1, 1) / math.sqrt(rest)
 
 
 def svd_factors(matrix: Tensor, rank: int) -> Factors:
@@ -69,5 +69,5 @@ def svd_factors(matrix: Tensor, rank: int) -> Factors:
 
 def random_factors(out: int, rest: int, rank: int) -> Factors:
     """The published code's draw: Kaiming-normal U [out, r] and V^T [r, rest], standard normal s."""
-    U = torch.randn(out, rank) * math.sqrt(2 / max(1, rank))
-    return Factors(U, torch.randn(rank), torch.randn(rest, rank) * math.sqrt(2 / rest))
+    U, s, V = (torch.randn(*shape, dtype=torch.float32) for shape in ((out, rank), (rank,), (rest, rank)))
+    return Factors(U * math.sqrt(2 / max(1, rank)), s, V * math.sqrt(2 / rest))

@@ -70,7 +70,7 @@ class SharedSpace:
         self._identity = uuid.uuid4().hex
         self._template, self._layout = template, template.layout
         self._entries: dict[str, Entry] = {}
-        zero = {name: torch.zeros(layer.shape) for name, layer in self._layout.layers.items()}
+        zero = {name: torch.zeros(layer.shape, dtype=torch.float32) for name, layer in self._layout.layers.items()}
         self._sums = Sums(zero if base == "zero" else template.weights(), lambda task: self.record(task).factors)
         self._guard = threading.RLock()
 

@@ -38,7 +38,7 @@ def choose_head(
     if count is not None:
         for data in batches.values():
             data.expect_classes(count)
-    return given if given is not None else nn.Linear(features.shape[1], count or 0)
+    return given if given is not None else nn.Linear(features.shape[1], count or 0, dtype=torch.float32)
 
 
 def _look(batches: Mapping[str, Batches], probe: Callable[[Tree], Any], head: nn.Module | None) -> tuple[Tensor, Tree]:

@@ -66,9 +66,10 @@ class Step:
     def _loss(self, outputs: Any, targets: Tree) -> Tensor:
         with explained("the loss cannot compare", (outputs, targets)):
             loss = self._task.loss(outputs, targets)
-        if not isinstance(loss, Tensor) or loss.dim() or not loss.requires_grad:
-            came = f"{shapes(loss)}{', that does not' if isinstance(loss, Tensor) and not loss.requires_grad else ''}"
-            raise NacreError(f"the loss must give a tensor of one number that depends on the outputs; got {came}")
+        if not isinstance(loss, Tensor) or loss.dim():
+            raise NacreError(f"the loss must give a tensor of one number; got {shapes(loss)}")
+        if not loss.requires_grad:
+            raise NacreError("the loss does not depend on the network's outputs, or torch.no_grad() is on")
         return loss
 
 
