@@ -28,7 +28,7 @@ def map_leaves(function: Callable[[Tensor], Tensor], tree: Tree) -> Tree:
     if isinstance(tree, list | tuple):
         mapped = [map_leaves(function, value) for value in tree]
         return type(tree)(*mapped) if hasattr(tree, "_fields") else type(tree)(mapped)  # a namedtuple takes them apart
-    raise NacreError(f"inputs must be a tensor, or a dict, list or tuple of tensors; got {type(tree).__name__}")
+    raise NacreError(f"inputs and targets are tensors, or dicts, lists or tuples of them; got {type(tree).__name__}")
 
 
 def leaves(tree: Tree) -> Iterator[Tensor]:

@@ -32,22 +32,26 @@ def choose_head(
             raise NacreError(f"classes= names {len(classes)}, but the head tells {count} apart")
         if given is not None and not class_numbers:
             return given
-        check_classes(targets, None)
+        check_classes(targets["train"], None)
         if given is None:
             count = len(classes) if classes is not None else count_classes(batches["train"])
     if count is not None:
-        for data in batches.values():
+        for part, data in batches.items():
+            check_classes(targets[part], count)  # a stream shows the rest as it is read
             data.expect_classes(count)
     return given if given is not None else nn.Linear(features.shape[1], count or 0, dtype=torch.float32)
 
 
-def _look(batches: Mapping[str, Batches], probe: Callable[[Tree], Any], head: nn.Module | None) -> tuple[Tensor, Tree]:
-    """Features and targets of a few training examples; test data that do not fit are refused now, not afterwards."""
+def _look(
+    batches: Mapping[str, Batches], probe: Callable[[Tree], Any], head: nn.Module | None
+) -> tuple[Tensor, dict[str, Tree]]:
+    """The features of a few training examples and the targets of a few of each part; test data that do not fit are
+    refused now, not afterwards."""
     if head is not None:
         check_head(head)
     looks = {part: data.first() for part, data in batches.items()}
     features = {part: check_features(probe(inputs), head, inputs) for part, (inputs, _) in looks.items()}
-    return features["train"], looks["train"][1]
+    return features["train"], {part: targets for part, (_, targets) in looks.items()}
 
 
 def outputs_of(head: nn.Module, features: Tensor) -> int | None:
