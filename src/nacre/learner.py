@@ -99,6 +99,7 @@ class Learner:
 
     @property
     def device(self) -> torch.device:
+        """Where it learns and answers."""
         return self._processes.device
 
     def learn(

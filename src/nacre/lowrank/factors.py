@@ -37,6 +37,7 @@ class Factors:
 
     @property
     def rank(self) -> int:
+        """How many singular values, 0 too."""
         return self.s.shape[0]
 
     @property
