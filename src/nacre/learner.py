@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import threading
 import time
@@ -17,12 +18,12 @@ from torch import Tensor, nn
 from nacre.errors import NacreError
 from nacre.methods import CACL, Knowledge, Method, checked_method, method_from_json
 from nacre.methods.method import settings
-from nacre.space.layout import check_backbone
+from nacre.space.layout import check_backbone, copy_of
 from nacre.space.naming import as_path, check_known, check_new, class_names
 from nacre.space.plain import Features
 from nacre.space.store import read_index
 from nacre.training import Epoch, Recipe, Task
-from nacre.training.batches import EVALUATION_BATCH, Batches, as_batches, joined
+from nacre.training.batches import EVALUATION_BATCH, Batches, Held, as_batches, joined
 from nacre.training.checkpoint import clear
 from nacre.training.evaluation import evaluate, measure
 from nacre.training.head import choose_head
@@ -75,7 +76,7 @@ class Learner:
         method, seed = checked_method(method if method is not None else CACL()), checked_seed(seed)
         check_backbone(backbone)
         processes = Processes.current(device)
-        backbone = copy.deepcopy(backbone).to(processes.device)
+        backbone = copy_of(backbone).to(processes.device)
         processes.align(backbone)
         knowledge = method.begin(backbone, features=features, **options)
         knowledge.facts |= {"method": settings(method), "seed": seed}
@@ -188,7 +189,9 @@ class Learner:
 
     def _score(self, task: str, batches: Batches, metric: Metric | None) -> float | None:
         network = self._cached(task)
-        with seeded(self.seed, task, "score"):
+        # data in memory draw nothing: threads that evaluate them leave the process's random state alone
+        quiet = isinstance(batches, Held)
+        with contextlib.nullcontext() if quiet else seeded(self.seed, task, "score"):
             return measure(network, batches, metric) if metric is not None else evaluate(network, batches).accuracy
 
     def _cached(self, task: str) -> nn.Module:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +15,7 @@ from torch.nn.parameter import is_lazy
 from nacre.errors import NacreError
 from nacre.lowrank import Layer, Predicate, find_layers
 from nacre.space.container import all_finite
+from nacre.trees import explained
 
 NORMS = (_NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
 COUNTER = "num_batches_tracked"  # not needed at inference: neither stored nor counted
@@ -189,6 +191,11 @@ def check_backbone(backbone: Any) -> None:
     if not isinstance(backbone, nn.Module):
         raise NacreError(f"the backbone is a torch module that maps a batch to features; got {backbone!r:.80}")
     check_tensors(backbone)
+
+
+def copy_of(backbone: nn.Module) -> nn.Module:
+    with explained("the backbone cannot be copied: this", backbone):
+        return copy.deepcopy(backbone)
 
 
 def check_tensors(module: nn.Module, what: str = "backbone") -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from nacre.errors import NacreError
 from nacre.space import store
 from nacre.space.container import decode, encode
 from nacre.space.description import build, describe
-from nacre.space.layout import Layout, check_backbone, counters, install, kind_of, tensors
+from nacre.space.layout import Layout, check_backbone, copy_of, counters, install, kind_of, tensors
 from nacre.space.naming import check_known
 from nacre.space.network import check_head
 from nacre.space.plain import Features
@@ -185,7 +184,7 @@ def _template(folder: Path, described: Any, of_class: str, backbone: nn.Module |
                 f"the network of {folder} takes {bytes_needed / 1e9:.0f} GB, this machine has {memory / 1e9:.0f}"
             )
     else:
-        template = copy.deepcopy(backbone).cpu()
+        template = copy_of(backbone).cpu()
     layout.check(template)
     return template
 

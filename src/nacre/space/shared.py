@@ -16,7 +16,7 @@ from nacre.errors import NacreError
 from nacre.lowrank import Factors, Predicate, Start, concatenate, full_rank
 from nacre.space import saving
 from nacre.space.appending import record_of
-from nacre.space.layout import Layout
+from nacre.space.layout import Layout, copy_of
 from nacre.space.naming import as_path, check_known, check_new, class_names
 from nacre.space.network import Network, Origin, check_head, find_network
 from nacre.space.plain import Features, check_choice, compose, pick
@@ -61,7 +61,7 @@ class SharedSpace:
             raise NacreError(f"base is 'zero' or 'backbone'; got {base!r}")
         layout = Layout.of(backbone, include, exclude, private)
         self.device = next(backbone.parameters()).device
-        self._begin(Template(copy.deepcopy(backbone).cpu(), layout), base, features)
+        self._begin(Template(copy_of(backbone).cpu(), layout), base, features)
 
     def _begin(self, template: Template, base: Base, features: Features) -> None:
         check_choice(features)
