@@ -316,7 +316,7 @@ def test_every_task_keeps_the_norm_statistics_of_its_own_data(tmp_path: Path) ->
 def test_eight_threads_ask_different_tasks_at_once(lived: Life, where: str) -> None:
     learner = lived.learner if where == "memory" else Learner.load(lived.folder, device="cpu")
     tasks, expected = list(CLASSES), lived.answers[-1]
-    together, wrong = threading.Barrier(8), []
+    together, wrong, drawn = threading.Barrier(8), [], torch.get_rng_state()
 
     def ask(number: int) -> None:
         together.wait()
@@ -324,7 +324,8 @@ def test_eight_threads_ask_different_tasks_at_once(lived: Life, where: str) -> N
             task = tasks[(number + turn) % len(tasks)]
             x = problem(task)[0]
             said = learner.predict(x, task=task) if turn % 2 else learner.network(task)(x).detach()
-            if not torch.equal(said, expected[task]):
+            score = learner.evaluate(problem(task), task=task)
+            if not torch.equal(said, expected[task]) or score != lived.results[task].accuracy:
                 wrong.append((number, turn, task))
 
     threads = [threading.Thread(target=ask, args=(number,)) for number in range(8)]
@@ -333,3 +334,4 @@ def test_eight_threads_ask_different_tasks_at_once(lived: Life, where: str) -> N
     for thread in threads:
         thread.join()
     assert wrong == []
+    assert torch.equal(torch.get_rng_state(), drawn)

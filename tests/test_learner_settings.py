@@ -103,6 +103,12 @@ def test_a_setting_that_cannot_be_is_named(
         learn(learner, **further)
 
 
+def weight_norm(layer: nn.Linear) -> nn.Linear:
+    """A weight that hooks make from others, torch's older way: torch cannot copy such a module."""
+    layer.register_buffer("made", (2 * layer.weight))
+    return layer
+
+
 LEARNERS: list[tuple[dict[str, Any], tuple[str, ...]]] = [
     ({"device": "gpu"}, ("device 'gpu' cannot be used",)),
     ({"device": ["cpu"]}, ("cannot be used",)),
@@ -119,6 +125,7 @@ LEARNERS: list[tuple[dict[str, Any], tuple[str, ...]]] = [
     ({"backbone": nn.Linear(6, 8).half()}, ("weight is torch.float16", "backbone.float()")),
     ({"backbone": nn.Linear(6, 8, device="meta")}, ("weight is on the device 'meta'",)),
     ({"backbone": ruined(nn.Linear(6, 8))}, ("bias holds numbers that are not finite",)),
+    ({"backbone": weight_norm(nn.Linear(6, 8))}, ("the backbone cannot be copied",)),
     ({"base": "one"}, ("base is 'zero' or 'backbone'", "'one'")),
     ({"include": "0"}, ("include= is a function of (name, module)", "'0'")),
     ({"exclude": lambda *_: True}, ("nothing to factorise", "exclude=")),
