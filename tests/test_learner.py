@@ -92,7 +92,7 @@ def test_the_whole_job_as_the_design_words_it(tmp_path: Path, monkeypatch: pytes
     assert learner.tasks == ("animals",)
     logits = learner.predict(x, task="animals")
     assert (logits.dtype, logits.shape) == (torch.float32, (8, 2))
-    answers = learner.predict(xt, task="animals").argmax(1)
+    answers = learner.predict(xt, task="animals").argmax(1).cpu()
     assert result.accuracy == pytest.approx(100 * np.mean(answers.numpy() == yt.numpy()))
     assert result.accuracy == learner.evaluate((xt, yt), task="animals")
     network = learner.network("animals")

@@ -177,7 +177,7 @@ def test_whatever_the_network_and_its_life_no_bit_of_any_task_ever_changes(tmp_p
     tasks: list[int] = []
     number = itertools.count()  # also of lives that fail: hypothesis tries those again, smaller
 
-    @settings(deadline=None, max_examples=30, suppress_health_check=[HealthCheck.too_slow])
+    @settings(deadline=None, max_examples=20, suppress_health_check=[HealthCheck.too_slow])
     @given(
         networks(), st.lists(steps, min_size=2, max_size=4), st.sampled_from(["zero", "backbone"]), st.integers(0, 99)
     )
@@ -193,4 +193,4 @@ def test_whatever_the_network_and_its_life_no_bit_of_any_task_ever_changes(tmp_p
     arguments = [sys.executable, "-c", program, __file__, str(tmp_path)]
     done = subprocess.run(arguments, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert int(done.stdout) == sum(tasks) > 50
+    assert int(done.stdout) == sum(tasks) > 30
