@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import random
 import subprocess
 import sys
@@ -64,14 +63,9 @@ class Life:
         self.learner.save(self.folder)
 
 
-@functools.cache
-def life(folder: Path) -> Life:
-    return Life(folder)
-
-
 @pytest.fixture(scope="module")
 def lived(tmp_path_factory: pytest.TempPathFactory) -> Life:
-    return life(tmp_path_factory.mktemp("life"))
+    return Life(tmp_path_factory.mktemp("life"))
 
 
 # the public surface, word for word

@@ -124,7 +124,7 @@ class Learner:
         epoch is kept, and training stops when none was better for `recipe.patience` epochs.
         head, loss: made for class numbers where they are not given; several labels or regression need both. The head
         that is trained is a copy.
-        metric: (outputs, targets) -> a number, higher is better, in place of accuracy. classes: names in the order of the numbers.
+        metric: (outputs, targets) -> a number, higher is better, in place of accuracy. classes: names, in order.
         callbacks: each gets (epoch, network) after every epoch and may return True to stop.
         checkpoint: a folder; run again after an interrupt, learning goes on from the last epoch in it.
         """
