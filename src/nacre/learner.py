@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
-import operator
 import threading
 import time
 from collections import OrderedDict
@@ -13,24 +13,24 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nacre.errors import NacreError
-from nacre.methods import CACL, METHODS, Knowledge, Method, method_from_json
+from nacre.methods import CACL, Knowledge, Method, checked_method, method_from_json
 from nacre.methods.method import settings
-from nacre.space.naming import check_known, check_new
+from nacre.space.layout import check_backbone, copy_of
+from nacre.space.naming import as_path, check_known, check_new, class_names
 from nacre.space.plain import Features
 from nacre.space.store import read_index
 from nacre.training import Epoch, Recipe, Task
-from nacre.training.batches import EVALUATION_BATCH, Batches, as_batches
+from nacre.training.batches import EVALUATION_BATCH, Batches, Held, as_batches, joined
 from nacre.training.checkpoint import clear
 from nacre.training.evaluation import evaluate, measure
 from nacre.training.head import choose_head
 from nacre.training.processes import Processes
-from nacre.training.seeding import seeded
-from nacre.training.task import Callback, Loss, Metric
-from nacre.trees import Tree, leaves, map_leaves, shapes
+from nacre.training.seeding import checked_seed, seeded
+from nacre.training.task import Callback, Loss, Metric, check_function, check_settings, cross_entropy
+from nacre.trees import Tree, explained, leaves, map_leaves, shapes, split
 
 _CACHED = 4  # plain networks kept for predict
 
@@ -73,11 +73,10 @@ class Learner:
         method: CACL() unless another is given. features: which part of the backbone's output the features are.
         options: what the method's knowledge takes beside them; of a SharedSpace base=, include=, exclude=, private=.
         """
-        method, seed = _checked_method(method if method is not None else CACL()), _checked_seed(seed)
-        if not isinstance(backbone, nn.Module):
-            raise NacreError(f"the backbone is a torch module that maps a batch to features; got {backbone!r:.80}")
+        method, seed = checked_method(method if method is not None else CACL()), checked_seed(seed)
+        check_backbone(backbone)
         processes = Processes.current(device)
-        backbone = copy.deepcopy(backbone).to(processes.device)
+        backbone = copy_of(backbone).to(processes.device)
         processes.align(backbone)
         knowledge = method.begin(backbone, features=features, **options)
         knowledge.facts |= {"method": settings(method), "seed": seed}
@@ -101,6 +100,7 @@ class Learner:
 
     @property
     def device(self) -> torch.device:
+        """Where it learns and answers."""
         return self._processes.device
 
     def learn(
@@ -124,37 +124,39 @@ class Learner:
         epoch is kept, and training stops when none was better for `recipe.patience` epochs.
         head, loss: made for class numbers where they are not given; several labels or regression need both. The head
         that is trained is a copy.
-        metric: (outputs, targets) -> a number, higher is better, in place of accuracy. classes: their names.
+        metric: (outputs, targets) -> a number, higher is better, in place of accuracy. classes: names, in order.
         callbacks: each gets (epoch, network) after every epoch and may return True to stop.
         checkpoint: a folder; run again after an interrupt, learning goes on from the last epoch in it.
         """
         begun = time.monotonic()
         check_new(name, self.tasks)
-        recipe = recipe or Recipe()
+        recipe, names = recipe if recipe is not None else Recipe(), class_names(classes)
+        check_settings(recipe, loss, metric, callbacks)
+        folder = as_path(checkpoint) if checkpoint is not None else None
         given = {"train": train} | {part: data for part, data in (("test", test), ("val", val)) if data is not None}
         with seeded(self.seed, name, "begin"):
             batches = {part: as_batches(data, recipe, self._processes) for part, data in given.items()}
-            head = choose_head(copy.deepcopy(head), batches, self.knowledge.probe, classes, class_numbers=loss is None)
+            head = choose_head(copy.deepcopy(head), batches, self.knowledge.probe, names, class_numbers=loss is None)
             task = Task(
                 name,
                 head,
                 batches["train"],
-                loss or _cross_entropy,
+                loss or cross_entropy,
                 recipe,
                 self._processes,
                 seed=self.seed,
                 val=batches.get("val"),
                 metric=metric,
-                classes=tuple(classes) if classes is not None else None,
+                classes=names,
                 callbacks=tuple(callbacks),
-                checkpoint=Path(checkpoint) if checkpoint is not None else None,
+                checkpoint=folder,
                 progress=self._progress,
                 facts={"method": repr(self.method), "tasks before": self.tasks},
             )
             self.method.learn(self.knowledge, task)
-        if checkpoint is not None:
-            self._kept_checkpoints.append((Path(checkpoint), name))
-        accuracy = self._score(name, batches["test"], metric) if "test" in batches else None
+        if folder is not None:
+            self._kept_checkpoints.append((folder, name))
+        accuracy = self._tested(name, batches["test"], metric) if "test" in batches else None
         added = self.knowledge.size(name).megabytes
         seconds = time.monotonic() - begun
         return Result(name, accuracy, self.knowledge.ranks(name), added, tuple(task.history), seconds)
@@ -166,20 +168,30 @@ class Learner:
     def predict(self, inputs: Tree, task: str | None = None) -> Tensor:
         """Logits in float32: the same bits for the same batch, for ever."""
         network = self._cached(self._known(task))
-        parts = [self._run(network, part, task) for part in _split(inputs)]
-        return torch.cat(parts) if len(parts) > 1 else parts[0]
+        # parts of a size that no machine decides, so that none decides the bits
+        parts = [self._run(network, part, task) for part in split(inputs, EVALUATION_BATCH)]
+        return cast(Tensor, joined(parts)) if len(parts) > 1 else parts[0]
 
     def evaluate(self, data: Any, task: str | None = None, *, metric: Metric | None = None) -> float:
         """Accuracy in per cent, or what a metric gives."""
-        batches = as_batches(data, Recipe(), self._processes)
-        score = self._score(self._known(task), batches, metric)
+        check_known(task, self.tasks)
+        check_function("metric", metric)
+        score = self._score(cast(str, task), as_batches(data, Recipe(), self._processes), metric)
         if score is None:
             raise NacreError("targets are not class numbers: say with metric= what is to be measured")
         return score
 
+    def _tested(self, task: str, test: Batches, metric: Metric | None) -> float | None:
+        try:
+            return self._score(task, test, metric)
+        except Exception as error:  # whatever a user's metric or data raise, once all is learnt
+            raise NacreError(f"task {task!r} is learnt, but it could not be tested: {error}") from error
+
     def _score(self, task: str, batches: Batches, metric: Metric | None) -> float | None:
         network = self._cached(task)
-        with seeded(self.seed, task, "score"):
+        # data in memory draw nothing: threads that evaluate them leave the process's random state alone
+        quiet = isinstance(batches, Held)
+        with contextlib.nullcontext() if quiet else seeded(self.seed, task, "score"):
             return measure(network, batches, metric) if metric is not None else evaluate(network, batches).accuracy
 
     def _cached(self, task: str) -> nn.Module:
@@ -192,13 +204,12 @@ class Learner:
 
     def _run(self, network: nn.Module, inputs: Tree, task: str | None) -> Tensor:
         moved = map_leaves(lambda leaf: leaf.to(self.device), inputs)
-        try:
-            with torch.no_grad(), torch.autocast(self.device.type, enabled=False):
-                logits: Tensor = network(moved)
-        except torch.OutOfMemoryError:
-            raise
-        except Exception as error:  # whatever a user's layers raise
-            raise NacreError(f"the network of task {task!r} cannot take inputs {shapes(inputs)}: {error}") from error
+        taken = explained(f"the network of task {task!r} cannot take inputs", inputs)
+        with taken, torch.no_grad(), torch.autocast(self.device.type, enabled=False):
+            logits: Tensor = network(moved)
+            examples = len(next(leaves(inputs)))
+            if isinstance(logits, Tensor) and (logits.dim() == 0 or len(logits) != examples):
+                raise ValueError(f"for {examples} examples it gave {shapes(logits)}")
         return logits
 
     def _known(self, task: str | None) -> str:
@@ -208,7 +219,7 @@ class Learner:
     def save(self, path: str | Path) -> None:
         """Writes what was learnt to a folder; into the same one again, only what is new."""
         if self._processes.main:
-            self.knowledge.save(path)
+            self.knowledge.save(as_path(path))
             for folder, task in self._kept_checkpoints:
                 clear(folder, task)
         self._kept_checkpoints.clear()
@@ -226,48 +237,14 @@ class Learner:
         progress: bool = True,
     ) -> Learner:
         """The learner in a folder; backbone=, heads= and features= where they are of one's own making."""
-        facts = read_index(Path(path))["facts"]
+        path = as_path(path)
+        facts = read_index(path)["facts"]
         if method is None and "method" not in facts:
             raise NacreError(f"{path} was saved by a SharedSpace, not by a Learner: say how to go on with method=")
-        chosen = _checked_method(method) if method is not None else method_from_json(facts["method"])
-        seed = _checked_seed(facts.get("seed", 0))
-        knowledge = chosen.load(Path(path), backbone=backbone, features=features, heads=heads)
+        chosen = checked_method(method) if method is not None else method_from_json(facts["method"])
+        seed = checked_seed(facts.get("seed", 0))
+        knowledge = chosen.load(path, backbone=backbone, features=features, heads=heads)
         knowledge.facts |= {"method": settings(chosen), "seed": seed}
         learner = Learner.__new__(Learner)
         learner._begin(chosen, knowledge, seed, Processes.current(device), progress)
         return learner
-
-
-def _checked_method(method: Any) -> Any:
-    parts = ("begin", "learn", "load")
-    if isinstance(method, type) or not all(callable(getattr(method, part, None)) for part in parts):
-        known = ", ".join(f"{kind.__name__}()" for kind in METHODS.values())
-        raise NacreError(f"a method is an object with {', '.join(parts)}, such as {known}; got {method!r:.80}")
-    return method
-
-
-def _checked_seed(seed: Any) -> int:
-    try:
-        return int(operator.index(seed))  # numpy's too: a number is the same seed whatever its type
-    except TypeError as error:
-        raise NacreError(f"seed is a whole number; got {seed!r:.80}") from error
-
-
-def _cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
-    return F.cross_entropy(outputs, targets.long())  # class numbers of any integer type
-
-
-def _split(inputs: Tree) -> list[Tree]:
-    """Parts of a size that does not depend on the machine, so that neither do the bits."""
-    counts = {len(leaf) if leaf.dim() else 0 for leaf in leaves(inputs)}
-    if len(counts) != 1 or 0 in counts:
-        raise NacreError(f"inputs must be a batch of at least one example; got {shapes(inputs)}")
-    count = counts.pop()
-    starts = range(0, count, EVALUATION_BATCH)
-    if len(starts) == 1:
-        return [inputs]
-    return [_part(inputs, at) for at in starts]
-
-
-def _part(inputs: Tree, at: int) -> Tree:
-    return map_leaves(lambda leaf: leaf[at : at + EVALUATION_BATCH], inputs)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from nacre.errors import NacreError
@@ -26,7 +28,7 @@ def map_leaves(function: Callable[[Tensor], Tensor], tree: Tree) -> Tree:
     if isinstance(tree, list | tuple):
         mapped = [map_leaves(function, value) for value in tree]
         return type(tree)(*mapped) if hasattr(tree, "_fields") else type(tree)(mapped)  # a namedtuple takes them apart
-    raise NacreError(f"inputs must be a tensor, or a dict, list or tuple of tensors; got {type(tree).__name__}")
+    raise NacreError(f"inputs and targets are tensors, or dicts, lists or tuples of them; got {type(tree).__name__}")
 
 
 def leaves(tree: Tree) -> Iterator[Tensor]:
@@ -46,6 +48,24 @@ def leaves(tree: Tree) -> Iterator[Tensor]:
     return iter(found)
 
 
+def split(tree: Tree, size: int) -> list[Tree]:
+    """A batch of examples in parts of at most `size`.
+
+    >>> import torch
+    >>> [len(part) for part in split(torch.zeros(5, 2), 2)]
+    [2, 2, 1]
+    """
+    counts = {len(leaf) if leaf.dim() else 0 for leaf in leaves(tree)}
+    if len(counts) != 1 or 0 in counts:
+        raise NacreError(f"inputs must be a batch of at least one example; got {shapes(tree)}")
+    count = counts.pop()
+    return [tree] if count <= size else [_between(tree, at, at + size) for at in range(0, count, size)]
+
+
+def _between(tree: Tree, first: int, last: int) -> Tree:
+    return map_leaves(lambda leaf: leaf[first:last], tree)
+
+
 def shapes(tree: Tree) -> str:
     """The shapes and types in a tree, for messages: `float32[2, 3]` or `{ids: int64[2, 7]}`."""
     if isinstance(tree, Tensor):
@@ -55,6 +75,20 @@ def shapes(tree: Tree) -> str:
     if isinstance(tree, list | tuple):
         return "(" + ", ".join(shapes(value) for value in tree) + ")"
     return type(tree).__name__
+
+
+@contextlib.contextmanager
+def explained(what: str, tree: Tree, why: Callable[[], str | None] | None = None) -> Iterator[None]:
+    """In this block what torch raises where shapes or types do not fit becomes a NacreError that says what came.
+
+    why: may know a better reason than torch says.
+    """
+    try:
+        yield
+    except torch.OutOfMemoryError:
+        raise
+    except (RuntimeError, TypeError, ValueError, LookupError, AttributeError, AssertionError) as error:
+        raise NacreError(f"{what} {shapes(tree)}: {(why and why()) or error}") from error
 
 
 def apply(module: nn.Module, inputs: Tree) -> Any:

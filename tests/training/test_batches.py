@@ -340,7 +340,7 @@ def test_data_of_another_kind_is_refused_by_name(data: Any, came: str) -> None:
 
 
 def test_arrays_of_numpy_are_refused_by_name() -> None:
-    with pytest.raises(NacreError, match=r"inputs must be a tensor, .*; got ndarray"):
+    with pytest.raises(NacreError, match=r"inputs and targets are tensors, .*; got ndarray"):
         as_batches((np.zeros((4, 1)), np.zeros(4)), Recipe(), ONE)
 
 

@@ -25,6 +25,9 @@ class Factors:
     V: Tensor  # [rest, r]
 
     def __post_init__(self) -> None:
+        if not all(isinstance(part, Tensor) for part in (self.U, self.s, self.V)):
+            kinds = ", ".join(type(part).__name__ for part in (self.U, self.s, self.V))
+            raise NacreError(f"factors are three tensors U, s and V; got {kinds}")
         shapes = tuple(tuple(part.shape) for part in (self.U, self.s, self.V))
         fits = tuple(map(len, shapes)) == (2, 1, 2) and shapes[0][1] == shapes[1][0] == shapes[2][1]
         if not fits:
@@ -34,6 +37,7 @@ class Factors:
 
     @property
     def rank(self) -> int:
+        """How many singular values, 0 too."""
         return self.s.shape[0]
 
     @property
@@ -52,7 +56,7 @@ class Factors:
     @staticmethod
     def zero(out: int, rest: int) -> Factors:
         """The factors of rank 0."""
-        return Factors(torch.empty(out, 0), torch.empty(0), torch.empty(rest, 0))
+        return Factors(*(torch.empty(*shape, dtype=torch.float32) for shape in ((out, 0), (0,), (rest, 0))))
 
 
 def concatenate(parts: Sequence[Factors]) -> Factors:

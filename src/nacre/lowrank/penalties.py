@@ -18,12 +18,24 @@ def orthogonality(network: nn.Module, *, squared: bool = True) -> Tensor:
     """Sum over the layers' U and V of |Gram - I|_F^2 / r^2 (`squared=False`: the paper's norm, not squared).
 
     Takes any network that `SharedSpace.expand` gave, wrapped by DDP or torch.compile or not.
+
+    >>> import nacre
+    >>> network = nacre.SharedSpace(nn.Linear(4, 6)).expand(nn.Linear(6, 2))
+    >>> network.load_factors({"weight": Factors(torch.ones(6, 1), torch.ones(1), torch.eye(4)[:, :1])})
+    >>> orthogonality(network).item()  # of U (6 - 1)^2, of V nothing
+    25.0
     """
     return orthogonality_of(factors(network).values(), squared=squared)
 
 
 def hoyer(network: nn.Module) -> Tensor:
-    """Sum over the layers of |s|_1 / |s|_2: 1 at rank one, sqrt(r) when all singular values are equal."""
+    """Sum over the layers of |s|_1 / |s|_2: 1 at rank one, sqrt(r) when all singular values are equal.
+
+    >>> import nacre
+    >>> network = nacre.SharedSpace(nn.Linear(4, 6)).expand(nn.Linear(6, 2), rank=1)
+    >>> hoyer(network).item()
+    1.0
+    """
     return hoyer_of(factors(network).values())
 
 

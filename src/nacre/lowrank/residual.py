@@ -92,16 +92,18 @@ class Residual(nn.Module):
         return Factors(self.U, self.s, self.V)
 
     def forward(self, shared: Tensor) -> Tensor:
-        # float32 even under autocast: the sum is compressed and stored, rounding it to bf16 would be learnt around
-        with torch.autocast(shared.device.type, enabled=False):
-            return add_factors(shared, self.factors())
+        return add_factors(shared, self.factors())
 
 
 def add_factors(shared: Tensor, factors: Factors) -> Tensor:
-    """shared + U diag(s) V^T in the weight's own shape. The one place where weights are summed, so the bits agree."""
+    """shared + U diag(s) V^T in the weight's own shape. The one place where weights are summed, so the bits agree.
+
+    float32 even under autocast, the user's too: a sum rounded to bf16 would be learnt around, or be other bits.
+    """
     if factors.rank == 0:
         return shared
-    return shared + factors.weight().view(shared.shape)
+    with torch.autocast(shared.device.type, enabled=False):
+        return shared + factors.weight().view(shared.shape)
 
 
 def attach(backbone: nn.Module, layer: Layer, shared: Tensor, factors: Factors) -> None:
@@ -136,6 +138,8 @@ def load_factors(network: nn.Module, new: Mapping[str, Factors]) -> None:
     for name, value in new.items():
         if name not in present:
             raise NacreError(f"no factorised layer is called {name!r}; the layers are {', '.join(present)}")
+        if not isinstance(value, Factors):
+            raise NacreError(f"layer {name!r} takes nacre.Factors; got {value!r:.80}")
         if value.shape != present[name].factors().shape:
             raise NacreError(
                 f"the weight of layer {name!r} is a matrix {present[name].factors().shape}; "

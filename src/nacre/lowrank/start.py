@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from numbers import Real
 from typing import Literal
 
 import torch
@@ -20,14 +21,17 @@ class Start:
     kind="svd":    the truncated SVD of an ordinary initialisation; of the backbone's own weights for the first task.
     kind="random": the authors' draw, for every task: U and V Kaiming-normal, s standard normal.
     later:         what s is multiplied by for tasks after the first; near 0 they begin at the shared solution.
+
+    >>> Start(later=0.0).later_factors(6, 4).s.abs().sum()
+    tensor(0.)
     """
 
     kind: Literal["svd", "random"] = "svd"
     later: float = 0.5
 
     def __post_init__(self) -> None:
-        if self.kind not in ("svd", "random") or self.later < 0:
-            raise NacreError(f"Start takes kind 'svd' or 'random' and later >= 0; got {self.kind!r} and {self.later}")
+        if self.kind not in ("svd", "random") or not isinstance(self.later, Real) or not 0 <= self.later < math.inf:
+            raise NacreError(f"Start takes kind 'svd' or 'random' and later >= 0; got {self.kind!r} and {self.later!r}")
 
     def first_factors(self, weight: Tensor, rank: int | None = None) -> Factors:
         """For a task that starts from a dense weight of its own."""
@@ -54,7 +58,7 @@ def _rank(out: int, rest: int, rank: int | None) -> int:
 
 def ordinary(out: int, rest: int) -> Tensor:
     """A weight matrix as torch's layers draw theirs: uniform within 1/sqrt(fan in)."""
-    return torch.empty(out, rest).uniform_(-1, 1) / math.sqrt(rest)
+    return torch.empty(out, rest, dtype=torch.float32).uniform_(-1, 1) / math.sqrt(rest)
 
 
 def svd_factors(matrix: Tensor, rank: int) -> Factors:
@@ -65,5 +69,5 @@ def svd_factors(matrix: Tensor, rank: int) -> Factors:
 
 def random_factors(out: int, rest: int, rank: int) -> Factors:
     """The published code's draw: Kaiming-normal U [out, r] and V^T [r, rest], standard normal s."""
-    U = torch.randn(out, rank) * math.sqrt(2 / max(1, rank))
-    return Factors(U, torch.randn(rank), torch.randn(rest, rank) * math.sqrt(2 / rest))
+    U, s, V = (torch.randn(*shape, dtype=torch.float32) for shape in ((out, rank), (rank,), (rest, rank)))
+    return Factors(U * math.sqrt(2 / max(1, rank)), s, V * math.sqrt(2 / rest))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from numbers import Integral, Real
 
 import torch
 from torch import Tensor, nn
@@ -29,6 +30,12 @@ def compress(
     budget: all layers together cost at most so many bytes of factors, and lose the least energy.
     exact:  first make the factors an exact SVD, so that the cut is the best possible (Eckart-Young);
             False cuts the trained factors as they are, which is the paper's own step.
+
+    >>> import nacre
+    >>> network = nacre.SharedSpace(nn.Linear(4, 6)).expand(nn.Linear(6, 2))
+    >>> compress(network, rank=1)
+    >>> network.factors()["weight"].rank
+    1
     """
     if sum(measure is not None for measure in (energy, rank, budget)) != 1:
         raise NacreError("compress takes exactly one of energy=, rank= and budget=")
@@ -87,7 +94,7 @@ def rank_at_energy(s: Tensor, energy: float) -> int:
     >>> rank_at_energy(torch.tensor([3.0, 0.0, 4.0]), 0.36), rank_at_energy(torch.zeros(3), 0.1)
     (1, 0)
     """
-    if not 0 <= energy <= 1:
+    if not isinstance(energy, Real) or not 0 <= float(energy) <= 1:
         raise NacreError(f"energy is the share of the sum of squares to give up, from 0 to 1; got {energy}")
     squares = s.detach().to("cpu", torch.float64).square().sort(descending=True).values
     if squares.numel() == 0 or squares[0] == 0:
@@ -103,7 +110,7 @@ def ranks_in_budget(layers: Mapping[str, Factors], budget: int) -> dict[str, int
     A layer's values fall while their price is constant, so taking them by energy per byte is optimal but for the
     last one: the energy lost exceeds the smallest possible by less than that of one rank.
     """
-    if budget < 0:
+    if not isinstance(budget, Real) or budget < 0:
         raise NacreError(f"budget is a number of bytes, 0 or more; got {budget}")
     prices = {name: BYTES_A_NUMBER * factor_cost(*layer.shape) for name, layer in layers.items()}
     offers = [
@@ -124,6 +131,6 @@ def ranks_in_budget(layers: Mapping[str, Factors], budget: int) -> dict[str, int
 def _given_ranks(layers: Mapping[str, Factors], rank: int | Mapping[str, int] | None) -> dict[str, int]:
     given = dict(rank) if isinstance(rank, Mapping) else dict.fromkeys(layers, rank or 0)
     unknown = [name for name in given if name not in layers]
-    if unknown or any(value < 0 for value in given.values()):
+    if unknown or not all(isinstance(value, Integral) and value >= 0 for value in given.values()):
         raise NacreError(f"rank must be 0 or more, for layers among {', '.join(layers)}; got {rank}")
     return {name: min(given.get(name, layer.rank), layer.rank) for name, layer in layers.items()}

@@ -32,4 +32,23 @@ def method_from_json(data: Mapping[str, Any]) -> CACL | Single:
         raise NacreError(f"no method is {data!r}; the methods are {', '.join(METHODS)}") from error
 
 
-__all__ = ["CACL", "CACLST", "METHODS", "CACLFixed", "Knowledge", "Method", "Single", "method_from_json"]
+def checked_method(method: Any) -> Any:
+    """The method, refused if it is none; a user's own needs no base class."""
+    parts = ("begin", "learn", "load")
+    if isinstance(method, type) or not all(callable(getattr(method, part, None)) for part in parts):
+        known = ", ".join(f"{kind.__name__}()" for kind in METHODS.values())
+        raise NacreError(f"a method is an object with {', '.join(parts)}, such as {known}; got {method!r:.80}")
+    return method
+
+
+__all__ = [
+    "CACL",
+    "CACLST",
+    "METHODS",
+    "CACLFixed",
+    "Knowledge",
+    "Method",
+    "Single",
+    "checked_method",
+    "method_from_json",
+]

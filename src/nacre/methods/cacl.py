@@ -39,6 +39,9 @@ class CACL(SpaceMethod):
     epochs train what was kept. singular_rate: what the learning rate is multiplied by for s.
     The rest is what the presets differ in: how factors start, whether the orthogonality norm is squared and the
     factors are made an exact SVD before the cut, which factors are penalised, how many columns a task gets.
+
+    >>> CACL(sparsity=0.4).squared, CACL.text(sparsity=0.4).squared
+    (True, False)
     """
 
     sparsity: float = 0.1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
@@ -17,7 +17,7 @@ from nacre.space.record import TaskRecord
 
 
 def record_of(
-    network: Network, layout: Layout, kept: Mapping[str, Tensor], classes: Sequence[str] | None
+    network: Network, layout: Layout, kept: Mapping[str, Tensor], classes: tuple[str, ...] | None
 ) -> TaskRecord:
     """The record of a network; `kept` are the tensors frozen by the first task, empty if this is the first."""
     values = {name: tensor.detach().to("cpu", copy=True) for name, tensor in tensors(network.backbone).items()}
@@ -33,8 +33,7 @@ def record_of(
     head.zero_grad(set_to_none=True)
     private = {name: values[name] for name in own}
     _check_numbers(factors, private | frozen, tensors(head), layout.constant)
-    given = tuple(str(label) for label in classes) if classes is not None else None
-    return TaskRecord(network.origin.shares, factors, head, private, frozen, network.inputs, given)
+    return TaskRecord(network.origin.shares, factors, head, private, frozen, network.inputs, classes)
 
 
 def _changed(layout: Layout, kept: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> list[str]:

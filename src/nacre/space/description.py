@@ -102,7 +102,7 @@ def build(described: Any) -> nn.Module:
     """The module described, on the meta device: shapes without memory, however large they claim to be."""
     with torch.device("meta"):
         try:
-            return _build(described, _DEPTH)
+            return _build(described, _DEPTH).float()  # whatever the process's default type is
         except Exception as error:  # whatever torch's layers raise at arguments that nobody checked
             raise NacreError(f"a network is described that cannot be built: {_first_line(error)}") from error
 

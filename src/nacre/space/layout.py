@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +15,7 @@ from torch.nn.parameter import is_lazy
 from nacre.errors import NacreError
 from nacre.lowrank import Layer, Predicate, find_layers
 from nacre.space.container import all_finite
+from nacre.trees import explained
 
 NORMS = (_NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
 COUNTER = "num_batches_tracked"  # not needed at inference: neither stored nor counted
@@ -40,7 +42,10 @@ class Layout:
         private: Predicate | None = None,
     ) -> Layout:
         """The layout of a network; `private` names further modules whose tensors each task keeps for itself."""
-        _check_tensors(backbone)
+        check_backbone(backbone)
+        for option, chosen in (("include", include), ("exclude", exclude), ("private", private)):
+            if chosen is not None and not callable(chosen):
+                raise NacreError(f"{option}= is a function of (name, module); got {chosen!r:.80}")
         layers = find_layers(backbone, include, exclude)
         if not layers:
             raise NacreError(
@@ -182,11 +187,26 @@ def _buffers(module: nn.Module) -> list[tuple[str, Tensor, bool]]:
     ]
 
 
-def _check_tensors(backbone: nn.Module) -> None:
-    for name, tensor in tensors(backbone).items():
+def check_backbone(backbone: Any) -> None:
+    if not isinstance(backbone, nn.Module):
+        raise NacreError(f"the backbone is a torch module that maps a batch to features; got {backbone!r:.80}")
+    check_tensors(backbone)
+
+
+def copy_of(backbone: nn.Module) -> nn.Module:
+    with explained("the backbone cannot be copied: this", backbone):
+        return copy.deepcopy(backbone)
+
+
+def check_tensors(module: nn.Module, what: str = "backbone") -> None:
+    """Refuses a module that cannot be trained, or kept in float32."""
+    prefix = "" if what == "backbone" else f"{what}."
+    for name, tensor in ((prefix + name, tensor) for name, tensor in tensors(module).items()):
         if is_lazy(tensor):
             raise NacreError(f"{name} has no shape yet: run one batch through the lazy layers first")
+        if tensor.is_meta:
+            raise NacreError(f"{name} is on the device 'meta', which holds no numbers")
         if (tensor.is_floating_point() and tensor.dtype != torch.float32) or tensor.is_complex():
-            raise NacreError(f"nacre learns in float32, but {name} is {tensor.dtype}: call backbone.float() first")
+            raise NacreError(f"nacre learns in float32, but {name} is {tensor.dtype}: call {what}.float() first")
         if isinstance(tensor, nn.Parameter) and not all_finite(tensor):
             raise NacreError(f"{name} holds numbers that are not finite")

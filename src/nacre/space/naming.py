@@ -1,8 +1,10 @@
-"""Names of tasks: which are allowed, and errors that say which exist."""
+"""What users name: tasks, their classes and folders. Which names are allowed, and errors that say which exist."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 from nacre.errors import NacreError
 
@@ -25,6 +27,29 @@ def check_known(name: object, tasks: Sequence[str]) -> None:
         raise NacreError(f"say which task with task=; {existing(tasks)}")
     if name not in tasks:
         raise NacreError(f"no task is called {name!r}; {existing(tasks)}")
+
+
+def class_names(given: Any) -> tuple[str, ...] | None:
+    """The names of a task's classes, in the order of their numbers.
+
+    >>> class_names(["cat", "dog"])
+    ('cat', 'dog')
+    """
+    if given is None:
+        return None
+    if isinstance(given, str) or not isinstance(given, Sequence) or not given:
+        raise NacreError(f"classes= is a list of names, one for each class number; got {given!r:.80}")
+    names = tuple(str(name) for name in given)
+    if len(set(names)) < len(names):
+        raise NacreError(f"classes= gives two classes one name: {', '.join(names)}")
+    return names
+
+
+def as_path(given: Any) -> Path:
+    try:
+        return Path(given)
+    except TypeError as error:
+        raise NacreError(f"a path is a text or a pathlib.Path; got {given!r:.80}") from error
 
 
 def existing(tasks: Sequence[str]) -> str:

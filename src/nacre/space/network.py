@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from nacre.errors import NacreError
 from nacre.lowrank import Factors, factors, load_factors
+from nacre.space.layout import check_tensors
 from nacre.space.plain import Features, Inputs, check_inputs, describe_inputs, pick
 from nacre.trees import Tree, apply, shapes
 
@@ -57,6 +58,21 @@ class Network(nn.Module):
     def load_factors(self, new: Mapping[str, Factors]) -> None:
         """Sets the new factors of the layers named, at any rank. An optimiser made earlier no longer sees them."""
         load_factors(self, new)
+
+
+def find_network(module: nn.Module) -> Network:
+    """The network that expand gave, also inside of what DDP or torch.compile made of it."""
+    modules = module.modules() if isinstance(module, nn.Module) else ()
+    found = next((part for part in modules if isinstance(part, Network)), None)
+    if found is None:
+        raise NacreError(f"append takes a network that expand gave; got a {type(module).__name__}")
+    return found
+
+
+def check_head(head: Any) -> None:
+    if not isinstance(head, nn.Module):
+        raise NacreError(f"a head is a torch module that turns features into outputs; got {head!r:.80}")
+    check_tensors(head, "head")
 
 
 def check_features(features: Any, head: nn.Module | None, inputs: Tree) -> Tensor:

@@ -35,6 +35,8 @@ def pick(features: Features, output: Any) -> Any:
 
 def check_choice(features: Features) -> None:
     """Refuses a `features=` that would not fit into a plain network: one that learns, or cannot be written down."""
+    if features is not None and not isinstance(features, str | int) and not callable(features):
+        raise NacreError(f"features= is a key, a position or a function; got {features!r:.80}")
     if isinstance(features, nn.Module):
         if features.state_dict():
             raise NacreError(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +16,9 @@ from nacre.errors import NacreError
 from nacre.space import store
 from nacre.space.container import decode, encode
 from nacre.space.description import build, describe
-from nacre.space.layout import Layout, counters, install, kind_of, tensors
+from nacre.space.layout import Layout, check_backbone, copy_of, counters, install, kind_of, tensors
+from nacre.space.naming import check_known
+from nacre.space.network import check_head
 from nacre.space.plain import Features
 from nacre.space.record import TaskRecord
 from nacre.space.template import Template
@@ -131,7 +132,10 @@ def load(folder: Path, backbone: nn.Module | None, features: Features, heads: Ma
     from nacre.space.shared import SharedSpace
 
     folder = folder.absolute()  # files are read later, from wherever the process is then
+    if backbone is not None:
+        check_backbone(backbone)
     index = store.read_index(folder)
+    _check_heads(heads, [entry["name"] for entry in index["tasks"]])
     path = folder / store.INDEX
     try:
         layout = Layout.from_json(index["layout"])
@@ -146,7 +150,7 @@ def load(folder: Path, backbone: nn.Module | None, features: Features, heads: Ma
         raise NacreError(f"{path} is damaged: {error}") from error
     template = _template(folder, described, of_class, backbone, layout)
     space = SharedSpace.__new__(SharedSpace)
-    space.device = next((t.device for t in backbone.parameters()), torch.device("cpu")) if backbone else _CPU
+    space.device = next((t.device for t in backbone.parameters()), _CPU) if backbone is not None else _CPU
     if index["base_file"]:
         _install_base(template, folder, index["base_file"], layout)
     space._begin(Template(template, layout), base, _features(folder, kept, features))
@@ -156,6 +160,14 @@ def load(folder: Path, backbone: nn.Module | None, features: Features, heads: Ma
 
 
 _CPU = torch.device("cpu")
+
+
+def _check_heads(heads: Any, tasks: Sequence[str]) -> None:
+    if not isinstance(heads, Mapping):
+        raise NacreError(f"heads= is a dict from tasks to their heads; got {heads!r:.80}")
+    for task, head in heads.items():
+        check_known(task, tasks)
+        check_head(head)
 
 
 def _template(folder: Path, described: Any, of_class: str, backbone: nn.Module | None, layout: Layout) -> nn.Module:
@@ -172,7 +184,7 @@ def _template(folder: Path, described: Any, of_class: str, backbone: nn.Module |
                 f"the network of {folder} takes {bytes_needed / 1e9:.0f} GB, this machine has {memory / 1e9:.0f}"
             )
     else:
-        template = copy.deepcopy(backbone).cpu()
+        template = copy_of(backbone).cpu()
     layout.check(template)
     return template
 
@@ -180,6 +192,8 @@ def _template(folder: Path, described: Any, of_class: str, backbone: nn.Module |
 def _features(folder: Path, kept: Any, given: Features) -> Features:
     if isinstance(kept, dict) and not callable(given):
         raise NacreError(f"{folder} picks its features with a function: load it with features= that function")
+    if not isinstance(kept, dict) and given not in (None, kept):
+        raise NacreError(f"{folder} picks its features with features={kept!r}; got features={given!r:.80}")
     return given if given is not None else kept
 
 

@@ -17,15 +17,15 @@ from nacre.lowrank import Factors, Predicate, Start, concatenate, full_rank
 from nacre.networks import too_small
 from nacre.space import saving
 from nacre.space.appending import record_of
-from nacre.space.layout import Layout
-from nacre.space.naming import check_known, check_new
-from nacre.space.network import Network, Origin
+from nacre.space.layout import Layout, copy_of
+from nacre.space.naming import as_path, check_known, check_new, class_names
+from nacre.space.network import Network, Origin, check_head, find_network
 from nacre.space.plain import Features, check_choice, compose, pick
 from nacre.space.record import TaskRecord
 from nacre.space.size import Size
 from nacre.space.sums import Sums
 from nacre.space.template import Ranks, Template
-from nacre.trees import Tree, apply, shapes
+from nacre.trees import Tree, apply, explained
 
 Base = Literal["zero", "backbone"]
 
@@ -59,10 +59,9 @@ class SharedSpace:
         """
         if base not in ("zero", "backbone"):
             raise NacreError(f"base is 'zero' or 'backbone'; got {base!r}")
-        first = next(backbone.parameters(), None)
-        self.device = first.device if first is not None else torch.device("cpu")
         layout = Layout.of(backbone, include, exclude, private)
-        self._begin(Template(copy.deepcopy(backbone).cpu(), layout), base, features)
+        self.device = next(backbone.parameters()).device
+        self._begin(Template(copy_of(backbone).cpu(), layout), base, features)
 
     def _begin(self, template: Template, base: Base, features: Features) -> None:
         check_choice(features)
@@ -71,7 +70,7 @@ class SharedSpace:
         self._identity = uuid.uuid4().hex
         self._template, self._layout = template, template.layout
         self._entries: dict[str, saving.Entry] = {}
-        zero = {name: torch.zeros(layer.shape) for name, layer in self._layout.layers.items()}
+        zero = {name: torch.zeros(layer.shape, dtype=torch.float32) for name, layer in self._layout.layers.items()}
         self._sums = Sums(zero if base == "zero" else template.weights(), lambda task: self.record(task).factors)
         self._guard = threading.RLock()
 
@@ -150,7 +149,10 @@ class SharedSpace:
         rank: for every layer, or by layer; the paper's r where none is given. 0 adds nothing there.
         start: how new factors are drawn. sharing=False: a task alone, on no other; dense=True: alone and unfactorised.
         """
+        check_head(head)
         start, sharing = start or Start(), sharing and not dense
+        if not isinstance(start, Start):
+            raise NacreError(f"start= is a nacre.Start; got {start!r:.80}")
         base = self._sharing(self.tasks) if sharing else ()
         renew = bool(self._entries) and self.base == "zero"
         backbone = self._assemble(base, base[-1]) if base else self._template.fresh(renew=renew)
@@ -166,13 +168,12 @@ class SharedSpace:
 
     def append(self, name: str, network: nn.Module, *, classes: Sequence[str] | None = None) -> None:
         """Adds what a network has learnt as a task; refused, with nothing changed, if it does not belong here."""
-        body = next((module for module in network.modules() if isinstance(module, Network)), None)
-        if body is None:
-            raise NacreError(f"append takes a network that expand gave; got a {type(network).__name__}")
+        body = find_network(network)
         with self._guard:
             check_new(name, self.tasks)
             self._check_origin(body.origin)
-            self._entries[name] = saving.Entry.new(name, record_of(body, self._layout, self._frozen(), classes))
+            record = record_of(body, self._layout, self._frozen(), class_names(classes))
+            self._entries[name] = saving.Entry.new(name, record)
 
     def _check_origin(self, origin: Origin) -> None:
         if origin.space != self._identity:
@@ -185,12 +186,9 @@ class SharedSpace:
         """What an untaught backbone makes of inputs: its shape says what a head must read."""
         with torch.random.fork_rng(devices=[]):  # a loaded backbone draws weights here, one in memory has its own
             backbone = self._template.fresh(renew=False).to(self.device).eval()
-        try:
-            with torch.no_grad():
-                return pick(self.features, apply(backbone, inputs))
-        except (RuntimeError, TypeError, ValueError) as error:
-            said = too_small(backbone, inputs) or error
-            raise NacreError(f"the backbone cannot take inputs {shapes(inputs)}: {said}") from error
+        refused = explained("the backbone cannot take inputs", inputs, lambda: too_small(backbone, inputs))
+        with refused, torch.no_grad():
+            return pick(self.features, apply(backbone, inputs))
 
     # a task's network
 
@@ -235,7 +233,7 @@ class SharedSpace:
     def save(self, path: str | Path) -> None:
         """Writes the space to a folder; into one it was saved to before, only what is new."""
         with self._guard:
-            saving.save(self, Path(path))
+            saving.save(self, as_path(path))
 
     @staticmethod
     def load(
@@ -247,4 +245,4 @@ class SharedSpace:
     ) -> SharedSpace:
         """The space in a folder. Runs no code from it: a backbone or a head that is not made of torch's own
         layers must be given, as must a `features` that is a function."""
-        return saving.load(Path(path), backbone, features, heads or {})
+        return saving.load(as_path(path), backbone, features, heads or {})

@@ -14,7 +14,7 @@ from nacre.errors import NacreError
 from nacre.training.processes import Processes
 from nacre.training.recipe import Recipe
 from nacre.training.seeding import derive, generator, seeded
-from nacre.trees import Tree, leaves, map_leaves, shapes
+from nacre.trees import Tree, explained, leaves, map_leaves, shapes
 
 
 @dataclass(frozen=True)
@@ -136,6 +136,7 @@ class Read:
         self._loader = DataLoader(
             _Reader(dataset),
             batch_sampler=self._order,
+            collate_fn=collate,
             num_workers=recipe.workers,
             persistent_workers=recipe.workers > 0,
             pin_memory=processes.device.type == "cuda",
@@ -160,7 +161,7 @@ class Read:
             yield _to_device(parts_of(example), self._processes.device, self._classes)
 
     def first(self) -> tuple[Tree, Tree]:
-        few = default_collate([self._dataset[index] for index in range(min(2, self.examples))])
+        few = collate([self._dataset[index] for index in range(min(2, self.examples))])
         return _to_device(parts_of(few), self._processes.device, self._classes)
 
     def expect_classes(self, count: int) -> None:
@@ -258,9 +259,21 @@ def _between(tree: Tree, chosen: Tensor) -> Tree:
 
 def _read_once(dataset: Dataset[Any], recipe: Recipe, processes: Processes) -> Held:
     _length(dataset)
-    loader = DataLoader(dataset, batch_size=EVALUATION_BATCH, num_workers=recipe.workers, generator=torch.Generator())
+    loader = DataLoader(
+        dataset,
+        batch_size=EVALUATION_BATCH,
+        num_workers=recipe.workers,
+        collate_fn=collate,
+        generator=torch.Generator(),
+    )
     inputs, targets = zip(*map(parts_of, loader), strict=True)
-    return Held(_joined(inputs), _joined(targets), recipe, processes)
+    return Held(joined(inputs), joined(targets), recipe, processes)
+
+
+def collate(examples: list[Any]) -> Any:
+    """Examples of a Dataset as one batch."""
+    with explained("a batch cannot be made of examples such as", examples[0]):
+        return default_collate(examples)
 
 
 def _length(dataset: Any) -> int:
@@ -269,7 +282,7 @@ def _length(dataset: Any) -> int:
     return len(dataset)
 
 
-def _joined(trees: Iterable[Tree]) -> Tree:
+def joined(trees: Iterable[Tree]) -> Tree:
     """Trees of equal structure as one, joined along the batch."""
     trees = list(trees)
     columns = zip(*(leaves(tree) for tree in trees), strict=True)
@@ -277,9 +290,12 @@ def _joined(trees: Iterable[Tree]) -> Tree:
     return map_leaves(lambda _: next(joined), trees[0])
 
 
+_INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+
+
 def check_classes(targets: Tree, count: int | None) -> None:
     """Refuses targets that are not class numbers 0 .. count-1, one for each example."""
-    integers = isinstance(targets, Tensor) and not targets.is_floating_point() and targets.dtype != torch.bool
+    integers = isinstance(targets, Tensor) and targets.dtype in _INTEGERS
     if not integers or targets.dim() != 1:
         raise NacreError(
             f"targets must be class numbers, one integer for each example; got {shapes(targets)}. "

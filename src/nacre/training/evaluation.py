@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from nacre.errors import NacreError
 from nacre.training.batches import Batches, check_classes
 from nacre.training.task import Loss, Metric
-from nacre.trees import leaves, shapes
+from nacre.trees import explained, leaves, shapes
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,9 @@ def answers(network: nn.Module, batches: Batches) -> Iterator[tuple[Any, Any]]:
     try:
         with torch.inference_mode(), torch.autocast(_device_type(network), enabled=False):
             for inputs, targets in batches.in_order():
-                yield network(inputs), targets
+                with explained("the network cannot take inputs", inputs):
+                    outputs = network(inputs)
+                yield outputs, targets
     finally:
         network.train(training)
 
@@ -53,7 +55,8 @@ def evaluate(network: nn.Module, batches: Batches, loss: Loss | None = None) -> 
         classes = classes and hits is not None
         correct += int(hits) if hits is not None else 0
         if loss is not None:
-            lost += float(loss(outputs, targets)) * count
+            with explained("the loss cannot compare", (outputs, targets)):
+                lost += float(loss(outputs, targets)) * count
     return Evaluation(100 * correct / examples if classes else None, lost / examples if loss is not None else None)
 
 
@@ -63,7 +66,11 @@ def measure(network: nn.Module, batches: Batches, metric: Metric) -> float:
     outputs, targets = zip(*gathered, strict=True)
     if not isinstance(outputs[0], Tensor) or not isinstance(targets[0], Tensor):
         raise NacreError(f"metric= needs outputs and targets that are tensors; got {shapes(outputs[0])}")
-    return float(metric(torch.cat(outputs), torch.cat(targets)))
+    value = metric(torch.cat(outputs), torch.cat(targets))
+    try:
+        return float(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise NacreError(f"metric= must give one number; got {value!r:.80}") from error
 
 
 def correct_answers(outputs: Any, targets: Any) -> Tensor | None:

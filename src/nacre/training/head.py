@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from nacre.errors import NacreError
-from nacre.space.network import check_features
+from nacre.space.network import check_features, check_head
 from nacre.training.batches import Batches, check_classes
 from nacre.training.seeding import seeded
-from nacre.trees import Tree, shapes
+from nacre.trees import Tree, explained
 
 
 def choose_head(
@@ -27,42 +27,51 @@ def choose_head(
     """A head that fits the backbone's features, which `probe` shows; targets are checked against it."""
     with seeded("look"):  # so that the first weights of a head do not depend on how the data are read
         features, targets = _look(batches, probe, given)
+        count = outputs_of(given, features) if given is not None else None
+        if count is not None and classes is not None and len(classes) != count:
+            raise NacreError(f"classes= names {len(classes)}, but the head tells {count} apart")
         if given is not None and not class_numbers:
             return given
-        check_classes(targets, None)
-        if given is not None:
-            count = outputs_of(given, features)
-        else:
+        check_classes(targets["train"], None)
+        if given is None:
             count = len(classes) if classes is not None else count_classes(batches["train"])
     if count is not None:
-        for data in batches.values():
+        for part, data in batches.items():
+            check_classes(targets[part], count)  # a stream shows the rest as it is read
             data.expect_classes(count)
-    return given if given is not None else nn.Linear(features.shape[1], count or 0)
+    return given if given is not None else nn.Linear(features.shape[1], count or 0, dtype=torch.float32)
 
 
-def _look(batches: Mapping[str, Batches], probe: Callable[[Tree], Any], head: nn.Module | None) -> tuple[Tensor, Tree]:
-    """Features and targets of a few training examples; test data that do not fit are refused now, not afterwards."""
+def _look(
+    batches: Mapping[str, Batches], probe: Callable[[Tree], Any], head: nn.Module | None
+) -> tuple[Tensor, dict[str, Tree]]:
+    """The features of a few training examples and the targets of a few of each part; test data that do not fit are
+    refused now, not afterwards."""
+    if head is not None:
+        check_head(head)
     looks = {part: data.first() for part, data in batches.items()}
     features = {part: check_features(probe(inputs), head, inputs) for part, (inputs, _) in looks.items()}
-    return features["train"], looks["train"][1]
+    return features["train"], {part: targets for part, (_, targets) in looks.items()}
 
 
 def outputs_of(head: nn.Module, features: Tensor) -> int | None:
     """How many classes a head tells apart; None where its output does not say."""
     if isinstance(head, nn.Linear):
         return head.out_features
-    try:
-        with torch.no_grad():
-            outputs = copy.deepcopy(head).to(features.device).eval()(features)
-    except (RuntimeError, TypeError, ValueError) as error:
-        raise NacreError(f"the head cannot read the features {shapes(features)}: {error}") from error
+    with explained("the head cannot read the features", features), torch.no_grad():
+        outputs = copy.deepcopy(head).to(features.device).eval()(features)
     return outputs.shape[1] if isinstance(outputs, Tensor) and outputs.dim() == 2 else None
 
 
 def count_classes(batches: Batches) -> int:
     """One more than the highest class number."""
-    highest = -1
+    highest, examples = -1, 0
     for _, targets in batches.in_order():
         check_classes(targets, None)
-        highest = max(highest, int(targets.max()))
+        highest, examples = max(highest, int(targets.max())), examples + len(targets)
+    if highest >= examples:  # a head of that many outputs might not even fit into memory
+        raise NacreError(
+            f"class numbers go up to {highest}, but there are {examples} examples: "
+            "number the classes of a task 0, 1, 2, or give classes= or head="
+        )
     return highest + 1

@@ -85,7 +85,7 @@ def _device(device: str | torch.device) -> torch.device:
     if str(device) != "auto":
         try:
             found = torch.empty(0, device=device).device
-        except (RuntimeError, AssertionError) as error:
+        except (RuntimeError, AssertionError, TypeError) as error:
             raise NacreError(f"device {str(device)!r} cannot be used here: {error}") from error
         if found.type == "meta":
             raise NacreError("device 'meta' holds no numbers: nothing can be learnt there")

@@ -32,6 +32,10 @@ class Recipe:
     keep:      "auto" keeps tensors on the device if they fit; True reads a Dataset once and keeps it (only if its
                items never change); False streams.
     workers:   processes that read a Dataset.
+
+    >>> recipe = Recipe(epochs=20, optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9))
+    >>> recipe.make_optimizer(nn.Linear(2, 3).parameters()).param_groups[0]["lr"]
+    0.1
     """
 
     epochs: int = 40
@@ -51,12 +55,18 @@ class Recipe:
         for name, least in (("epochs", 1), ("batch_size", 1), ("patience", 1), ("workers", 0)):
             if type(value := getattr(self, name)) is not int or value < least:
                 raise NacreError(f"Recipe.{name} is a whole number from {least}; got {value!r}")
+        for name in ("optimizer", "augment"):
+            if (value := getattr(self, name)) is not None and not callable(value):
+                raise NacreError(f"Recipe.{name} is a function; got {value!r:.80}")
         if not isinstance(self.learning_rate, int | float) or not 0 < self.learning_rate < math.inf:
             raise NacreError(f"Recipe.learning_rate is a number above 0; got {self.learning_rate!r}")
-        if not all(0 <= share <= 1 for share in self.milestones):
+        shares = self.milestones if isinstance(self.milestones, tuple | list) else (None,)
+        if not all(isinstance(share, int | float) and 0 <= share <= 1 for share in shares):
             raise NacreError(f"Recipe.milestones are shares of the epochs, from 0 to 1; got {self.milestones!r}")
         if self.keep not in (True, False, "auto"):
             raise NacreError(f"Recipe.keep is True, False or 'auto'; got {self.keep!r}")
+        if self.channels_last not in (True, False, None):
+            raise NacreError(f"Recipe.channels_last is True, False or None; got {self.channels_last!r}")
         if self.schedule not in ("milestones", "cosine", "constant"):
             raise NacreError(f"Recipe.schedule is 'milestones', 'cosine' or 'constant'; got {self.schedule!r}")
         if self.precision not in ("auto", "float32", "bfloat16"):
@@ -68,7 +78,10 @@ class Recipe:
         if not trainable:
             raise NacreError("nothing is left to train: no layer has rank left and the head has no parameters")
         if self.optimizer is not None:
-            return self.optimizer(trainable)
+            made = self.optimizer(trainable)
+            if not isinstance(made, Optimizer):
+                raise NacreError(f"Recipe.optimizer must give a torch Optimizer; it gave {made!r:.80}")
+            return made
         groups: dict[float, list[nn.Parameter]] = {}
         for parameter in trainable:
             groups.setdefault((rates or {}).get(parameter, 1.0), []).append(parameter)

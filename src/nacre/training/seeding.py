@@ -4,11 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import operator
 import random
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import torch
+
+from nacre.errors import NacreError
+
+
+def checked_seed(seed: Any) -> int:
+    try:
+        return int(operator.index(seed))  # numpy's too: a number is the same seed whatever its type
+    except TypeError as error:
+        raise NacreError(f"seed is a whole number; got {seed!r:.80}") from error
 
 
 def derive(*parts: object) -> int:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from nacre.errors import NacreError
 from nacre.training.batches import Batch
 from nacre.training.dropout import quick_dropout
 from nacre.training.evaluation import correct_answers
 from nacre.training.task import Task
-from nacre.trees import map_leaves
+from nacre.trees import Tree, explained, map_leaves, shapes
 
 Penalty = Callable[[], Tensor]
 Hook = Callable[[], None]
@@ -42,10 +44,10 @@ class Step:
     def __call__(self, batch: Batch) -> tuple[Tensor, Tensor | None]:
         """Loss on this process's part (without penalties), and how many of its answers were right."""
         inputs = map_leaves(_channels_last, batch.inputs) if self._channels_last else batch.inputs
-        with self._autocast(), quick_dropout(self._device):
+        with explained("the network cannot take inputs", inputs), self._autocast(), quick_dropout(self._device):
             outputs = self._network(inputs)
         outputs = map_leaves(_to_float32, outputs) if self._autocasts else outputs
-        loss = self._task.loss(outputs, batch.targets) * batch.weight
+        loss = self._loss(outputs, batch.targets) * batch.weight
         total = loss if self._penalty is None else loss + self._penalty()
         self._optimizer.zero_grad(set_to_none=True)
         total.backward()
@@ -66,6 +68,15 @@ class Step:
         # no cache: torch empties it only where the outermost autocast ends, and `fit` stands in one; the weights of the
         # first step would serve all of them
         return torch.autocast(self._device.type, torch.bfloat16, cache_enabled=False)
+
+    def _loss(self, outputs: Any, targets: Tree) -> Tensor:
+        with explained("the loss cannot compare", (outputs, targets)):
+            loss = self._task.loss(outputs, targets)
+        if not isinstance(loss, Tensor) or loss.dim():
+            raise NacreError(f"the loss must give a tensor of one number; got {shapes(loss)}")
+        if not loss.requires_grad:
+            raise NacreError("the loss does not depend on the network's outputs, or torch.no_grad() is on")
+        return loss
 
 
 class Totals:

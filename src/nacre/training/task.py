@@ -8,8 +8,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch.nn.functional as F
 from torch import Tensor, nn
 
+from nacre.errors import NacreError
 from nacre.training.batches import Batches
 from nacre.training.processes import Processes
 from nacre.training.recipe import Recipe
@@ -44,6 +46,26 @@ def _finite(value: float | None) -> float | None:
 
 
 Callback = Callable[[Epoch, nn.Module], bool | None]
+
+
+def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
+    """The loss where none is given, for class numbers of any integer type."""
+    return F.cross_entropy(outputs, targets.long())
+
+
+def check_function(name: str, given: object) -> None:
+    if given is not None and not callable(given):
+        raise NacreError(f"{name}= is a function of (outputs, targets); got {given!r:.80}")
+
+
+def check_settings(recipe: object, loss: object, metric: object, callbacks: object) -> None:
+    """Refuses what no training could use, before any data are read."""
+    if not isinstance(recipe, Recipe):
+        raise NacreError(f"recipe= is a nacre.Recipe; got {recipe!r:.80}")
+    check_function("loss", loss)
+    check_function("metric", metric)
+    if not isinstance(callbacks, list | tuple) or not all(map(callable, callbacks)):
+        raise NacreError(f"callbacks= is a list of functions of (epoch, network); got {callbacks!r:.80}")
 
 
 @dataclass(frozen=True)
