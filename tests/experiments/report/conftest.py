@@ -67,51 +67,49 @@ def make_seed(
     spectra: bool,
 ) -> None:
     folder.mkdir()
-    draw = np.random.default_rng(seed)
-    space, lines = SharedSpace(network()), list[str]()
+    draw, space = np.random.default_rng(seed), SharedSpace(network())
     before: dict[str, dict[str, list[float]]] = {}
     matrix: list[list[float]] = []
-    dense = method == "single"
+    lines: list[str] = []
     for at, task in enumerate(tasks):
-        expanded = space.expand(nn.Linear(features, 2), dense=dense, sharing=method != "cacl-st")
-        cut: dict[str, Factors] = {}
-        before[task] = {}
-        for layer, (U, s, V) in {
-            name: (f.U, f.s, f.V) for name, f in (expanded.factors() if not dense else {}).items()
-        }.items():
-            values = (
-                np.sort(np.exp(draw.normal(-0.04 * np.arange(len(s)), 0.1)))[::-1] * np.r_[1, np.full(len(s) - 1, 0.6)]
-            )
-            kept = int(draw.integers(0, 1 + len(s) // (1 if at == 0 else 3)))
-            before[task][layer] = values.tolist()
-            cut[layer] = Factors(U[:, :kept], torch.tensor(values[:kept].copy(), dtype=torch.float32), V[:, :kept])
-        if not dense:
-            expanded.load_factors(cut)
+        expanded = space.expand(nn.Linear(features, 2), dense=method == "single", sharing=method != "cacl-st")
+        if method != "single":
+            before[task] = cut(expanded, draw, 1 if at == 0 else 3)
         space.append(task, expanded)
         matrix.append([*(matrix[-1] if matrix else []), float(draw.uniform(80, 95))])
-        for epoch in range(1, epochs + 1):
-            measures = {} if dense else {"orthogonality": 0.01, "rank": int(400 * 0.9**epoch) + at}
-            line = {
-                "task": task,
-                "phase": "train",
-                "epoch": epoch,
-                "epochs": epochs,
-                "loss": 1.6 / epoch + 0.1 * draw.random(),
-            }
-            line |= {"accuracy": 90.0, "val": None, "seconds": 0.5, "images": images, "measures": measures}
-            lines.append(json.dumps(line) + "\n")
+        lines += [log_line(task, epoch, epochs, images, draw, method) for epoch in range(1, epochs + 1)]
     if tasks:
         space.save(folder / "life.nacre")
     write(folder / "accuracy.json", matrix)
     (folder / "epochs.jsonl").write_text("".join(lines))
-    if spectra and not dense:
+    if spectra and before:
         write(folder / "spectra.json", before)
+
+
+def cut(network: Any, draw: np.random.Generator, share: int) -> dict[str, list[float]]:
+    """Gives a network falling singular values, cuts them at a drawn rank, and says what they were before."""
+    before, factors = {}, {}
+    for layer, whole in network.factors().items():
+        values = np.sort(np.exp(draw.normal(-0.04 * np.arange(whole.rank), 0.1)))[::-1].copy()
+        kept = int(draw.integers(0, 1 + whole.rank // share))
+        before[layer] = values.tolist()
+        s = torch.tensor(values[:kept], dtype=torch.float32)
+        factors[layer] = Factors(whole.U[:, :kept], s, whole.V[:, :kept])
+    network.load_factors(factors)
+    return before
+
+
+def log_line(task: str, epoch: int, epochs: int, images: int, draw: np.random.Generator, method: str) -> str:
+    measures = {} if method == "single" else {"orthogonality": 0.01, "rank": int(400 * 0.9**epoch)}
+    line = {"task": task, "phase": "train", "epoch": epoch, "epochs": epochs, "loss": 1.6 / epoch + 0.1 * draw.random()}
+    line |= {"accuracy": 90.0, "val": None, "seconds": 0.5, "images": images, "measures": measures}
+    return json.dumps(line) + "\n"
 
 
 def write(path: Path, data: Any) -> None:
     path.write_text(json.dumps(data))
 
 
-@pytest.fixture(name="make_run")
+@pytest.fixture(name="make_run", scope="session")
 def _make_run() -> MakeRun:
     return make_run

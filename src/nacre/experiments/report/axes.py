@@ -6,12 +6,20 @@ import math
 from collections.abc import Sequence
 
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from nacre.experiments.report.style import step
 
 _MOST_TICKS = 25
+
+
+def root(axes: Axes) -> Figure:
+    """The figure that axes stand in."""
+    found = axes.get_figure(root=True)
+    assert found is not None
+    return found
 
 
 def logarithmic(axes: Axes, which: str, values: Sequence[float], margin: float = 1.35) -> None:

@@ -39,17 +39,23 @@ def blocks(groups: Sequence[Group], notes: Sequence[str]) -> list[Block]:
 
 def _header(groups: Sequence[Group], notes: Sequence[str]) -> Block:
     warnings = list(notes)
-    for each in (each for group in groups for each in group.runs):
-        if missing := each.run.unfinished():
-            warnings.append(f"{each.label} is unfinished: {'; '.join(missing)}. Its means are of the finished seeds.")
-        warnings += [f"{each.label}: {problem}" for problem in each.run.problems]
-        warnings += [
-            f"{each.label}, seed {seed.seed}: {problem}" for seed in each.run.seeds for problem in seed.problems
-        ]
+    for group in groups:
+        where = f"{group.title}, " if len(groups) > 1 else ""
+        warnings += [f"{where}{warning}" for each in group.runs for warning in _warnings(each)]
     surroundings = results.surroundings(groups)
     shown = (results.overview(groups), *([surroundings] if surroundings else []))
     text = READING if surroundings else f"{READING} The runs recorded neither versions nor machine."
     return Block("nacre: report of runs", 1, text, tuple(warnings), shown)
+
+
+def _warnings(each: Labelled) -> Iterator[str]:
+    run = each.run
+    if missing := run.unfinished():
+        whose = "the finished seeds" if run.finished else "the seed that has come furthest"
+        numbers = "Numbers and figures" if run.finished else "There is no result yet; figures"
+        yield f"{each.label} is unfinished: {'; '.join(missing)}. {numbers} are of {whose}."
+    yield from (f"{each.label}: {problem}" for problem in run.problems)
+    yield from (f"{each.label}, seed {seed.seed}: {problem}" for seed in run.seeds for problem in seed.problems)
 
 
 def _group(group: Group) -> Block:
@@ -80,7 +86,7 @@ def _run(each: Labelled, stem: str) -> Block:
     after: Spectra = {}
     warnings = []
     try:
-        after = each.run.seeds[0].after() if each.run.seeds else {}
+        after = each.run.shown[0].after() if each.run.shown else {}
     except NacreError as error:
         warnings.append(str(error))
     drawings = (

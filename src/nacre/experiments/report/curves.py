@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import zip_longest
 from statistics import fmean
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
@@ -23,7 +24,7 @@ Value = Callable[[Json], float | None]
 
 def training(each: Labelled, stem: str) -> Drawing | None:
     """Loss above, rank below."""
-    seeds = [seed for seed in each.run.seeds if seed.epochs]
+    seeds = [seed for seed in each.run.shown if seed.epochs]
     count = max((len(seed.tasks) for seed in seeds), default=0)
     shown: list[tuple[str, list[list[float]]]] = [
         ("loss", _lines(seeds, count, lambda epoch: epoch["loss"])),
@@ -60,9 +61,9 @@ def _lines(seeds: Sequence[Seed], count: int, value: Value) -> list[list[float]]
 
 def _draw(panel: Axes, lines: Sequence[Sequence[float]]) -> None:
     for at, line in enumerate(lines):
-        look = {"color": step(at, len(lines)), "linewidth": 1.1, "linestyle": "--" if at == 0 else "-"}
-        marked = {"marker": "o", "markersize": 2.5} if len(line) < 6 else {}
-        panel.plot(range(1, len(line) + 1), line, **look, **marked)  # type: ignore[arg-type]
+        look: dict[str, Any] = {"color": step(at, len(lines)), "linewidth": 1.1, "linestyle": "--" if at == 0 else "-"}
+        look |= {"marker": "o", "markersize": 2.5} if len(line) < 6 else {}
+        panel.plot(range(1, len(line) + 1), line, **look)
     values = [value for line in lines for value in line]
     if min(values) > 0 and max(values) > 3 * min(values):
         logarithmic(panel, "y", values, 1.15)
@@ -71,7 +72,7 @@ def _draw(panel: Axes, lines: Sequence[Sequence[float]]) -> None:
 
 def spectra(each: Labelled, stem: str, after: Spectra) -> Drawing | None:
     """Singular values of one seed, a panel a layer."""
-    seed = each.run.seeds[0] if each.run.seeds else None
+    seed = each.run.shown[0] if each.run.shown else None
     if seed is None or not any(any(kept.values()) for kept in after.values()):
         return None
     layers = list(dict.fromkeys(layer for kept in after.values() for layer in kept))

@@ -16,14 +16,14 @@ def tables(each: Labelled, stem: str, after: Spectra) -> Iterator[Table]:
     """Every table of a run that it has the files for."""
     run = each.run
     yield from (accuracies(seed, each.label, stem) for seed in run.seeds if seed.matrix)
-    if any(seed.stored for seed in run.seeds):
+    if any(seed.stored for seed in run.shown):
         yield growth(each, stem)
         yield sizes(each, stem)
     if any(rank_cells(run)):
         yield ranks(each, stem)
     if after:
-        yield cuts(run.seeds[0], each.label, stem, after)
-    if any(seed.epochs for seed in run.seeds):
+        yield cuts(run.shown[0], each.label, stem, after)
+    if any(seed.epochs for seed in run.shown):
         yield training(each, stem)
 
 
@@ -41,8 +41,8 @@ def accuracies(seed: Seed, label: str, stem: str) -> Table:
 def growth(each: Labelled, stem: str) -> Table:
     """MB after so many tasks."""
     rows: list[tuple[Cell, ...]] = []
-    for at in range(max(len(seed.stored.tasks) for seed in each.run.seeds if seed.stored)):
-        values = [s.stored.growth()[at] for s in each.run.seeds if s.stored and at < len(s.stored.tasks)]
+    for at in range(max(len(seed.stored.tasks) for seed in each.run.shown if seed.stored)):
+        values = [s.stored.growth()[at] for s in each.run.shown if s.stored and at < len(s.stored.tasks)]
         rows.append((at + 1, megabytes(values), len(values)))
     return Table(f"{stem}-growth", f"{each.label}: growth", ("tasks learnt", "size (MB)", "seeds"), tuple(rows))
 
@@ -74,7 +74,7 @@ def ranks(each: Labelled, stem: str) -> Table:
     """The rank that each task added to each layer."""
     cells = rank_cells(each.run)
     layers = list(dict.fromkeys(layer for _, found in cells for layer in found))
-    digits = 0 if len(each.run.seeds) == 1 else 1
+    digits = 0 if len(each.run.shown) == 1 else 1
     rows = [(name, *(Number.of(found.get(layer, []), digits) for layer in layers)) for name, found in cells]
     return Table(f"{stem}-ranks", f"{each.label}: rank that each task added", ("task", *layers), tuple(rows))
 

@@ -102,7 +102,7 @@ def aligned(run: Run) -> list[tuple[str, list[Place]]]:
 
     One seed: in the order learnt. Several: by name, in the scenario's order; by position where names differ.
     """
-    seeds = run.seeds
+    seeds = run.shown
     if len(seeds) == 1:
         return [(name, [(seeds[0], at)]) for at, name in enumerate(seeds[0].tasks)]
     if by_name(run):
@@ -115,4 +115,4 @@ def aligned(run: Run) -> list[tuple[str, list[Place]]]:
 
 def by_name(run: Run) -> bool:
     """Whether all seeds learn the tasks that the plan names, so that means over seeds may be taken by name."""
-    return all(set(seed.tasks) <= set(run.tasks) for seed in run.seeds)
+    return all(set(seed.tasks) <= set(run.tasks) for seed in run.shown)

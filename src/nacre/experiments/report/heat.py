@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import Normalize
+from matplotlib.ticker import FuncFormatter
 from numpy.typing import NDArray
 
+from nacre.experiments.report.axes import root
 from nacre.experiments.report.details import rank_cells
 from nacre.experiments.report.groups import Labelled, by_name
 from nacre.experiments.report.inks import GAP, HEAT, number_ink
@@ -17,27 +20,27 @@ from nacre.experiments.report.style import NARROW, WIDE, Drawing, figure
 from nacre.experiments.report.text import short
 
 _MOST_NUMBERS = 25  # rows beyond which numbers are too small to read
+_MOST_NAMES = 40
 Grid = NDArray[np.float64]
 
 
 def accuracy(each: Labelled, stem: str) -> Drawing | None:
     """Rows: after which task; columns: on which."""
-    seeds = [seed for seed in each.run.seeds if seed.matrix]
+    seeds = [seed for seed in each.run.shown if seed.matrix]
     if not seeds:
         return None
     count = max(len(seed.matrix) for seed in seeds)
     cells = np.full((count, count), np.nan)
     for row in range(count):
         for column in range(row + 1):
-            values = [seed.matrix[row][column] for seed in seeds if row < len(seed.matrix)]
-            cells[row, column] = np.mean(values)
+            cells[row, column] = np.mean([seed.matrix[row][column] for seed in seeds])
     one = len(seeds) == 1
     names = [short(name, 12) for name in seeds[0].tasks[:count]] if one else [str(at + 1) for at in range(count)]
     width = NARROW if count <= 8 else WIDE
     drawn = figure(width, max(2.2, width * 0.62) if count <= 8 else max(3.0, min(6.4, 1.2 + 0.27 * count)))
     axes = drawn.add_subplot()
     _map(axes, cells, names, names, digits=1, size=8 if count <= 8 else 6.5)
-    axes.set_xlabel("accuracy on task" if one else "accuracy on the task learnt in place")
+    axes.set_xlabel("accuracy (%) on task" if one else "accuracy (%) on task, by its place in the order")
     axes.set_ylabel("after learning task" if one else "after so many tasks")
     caption = "Test accuracy (%) on every task so far, after each task. A column that keeps its number is a task that"
     caption += " is not forgotten. "
@@ -71,7 +74,7 @@ def ranks(each: Labelled, stem: str) -> Drawing | None:
 
 def order_note(each: Labelled) -> str:
     """How tasks stand in a figure that has one row a task."""
-    seeds = each.run.seeds
+    seeds = each.run.shown
     if len(seeds) == 1:
         return f"Seed {seeds[0].seed}; tasks in the order learnt."
     if by_name(each.run):
@@ -80,30 +83,38 @@ def order_note(each: Labelled) -> str:
 
 
 def _map(axes: Axes, cells: Grid, rows: Sequence[str], columns: Sequence[str], *, digits: int, size: float) -> None:
-    """Cells with their numbers, dark on light and light on dark; ranks column by column, accuracies all together."""
-    lowest = np.nanmin(cells)
-    scale = Normalize(min(lowest, np.nanmax(cells) - 1), np.nanmax(cells))
-    shades = scale(cells) if digits else cells / np.maximum(np.nanmax(cells, axis=0, initial=1), 1)
-    axes.pcolormesh(np.ma.masked_invalid(shades), cmap=HEAT, vmin=0, vmax=1, edgecolors=GAP, linewidth=0.6)
+    """Cells with their numbers; where there are too many to be read, a bar that says what the colours are.
+
+    With digits all cells share one scale, from the lowest to the highest; without, every column has its own from 0.
+    """
+    low, high = np.nanmin(cells), np.nanmax(cells)
+    scale = Normalize(min(low, high - 1), high)
+    shades = np.asarray(scale(cells)) if digits else cells / np.maximum(np.nanmax(cells, axis=0, initial=1), 1)
+    drawn = axes.pcolormesh(np.ma.masked_invalid(shades), cmap=HEAT, vmin=0, vmax=1, edgecolors=GAP, linewidth=0.6)
     if len(rows) <= _MOST_NUMBERS:
         for row, column in np.argwhere(~np.isnan(cells)):
-            text = f"{cells[row, column]:.{digits}f}"
-            axes.text(
-                column + 0.5,
-                row + 0.5,
-                text,
-                ha="center",
-                va="center",
-                fontsize=size,
-                color=number_ink(shades[row, column]),
-            )
+            look: dict[str, Any] = {
+                "fontsize": size,
+                "color": number_ink(shades[row, column]),
+                "ha": "center",
+                "va": "center",
+            }
+            axes.text(column + 0.5, row + 0.5, f"{cells[row, column]:.{digits}f}", **look)
+    else:
+        label = "accuracy (%)" if digits else "rank, as a share of the layer's largest"
+        shown = FuncFormatter(lambda shade, _: f"{scale.inverse(shade):.{digits}f}" if digits else f"{shade:.1f}")
+        root(axes).colorbar(drawn, ax=axes, label=label, format=shown, shrink=0.6)
+    _name(axes, rows, columns)
+
+
+def _name(axes: Axes, rows: Sequence[str], columns: Sequence[str]) -> None:
     axes.set_ylim(len(rows), 0)
     axes.grid(visible=False)
     axes.spines[:].set_visible(False)
     axes.tick_params(length=0)
-    every = -(-len(rows) // 40)
+    every = -(-len(rows) // _MOST_NAMES)
     axes.set_yticks(np.arange(0, len(rows), every) + 0.5, list(rows)[::every])
-    every = -(-len(columns) // 40)
+    every = -(-len(columns) // _MOST_NAMES)
     long = max(map(len, columns)) > (6 if len(columns) <= 8 else 3)
-    turned = {"rotation": 45, "ha": "right", "rotation_mode": "anchor"} if long else {}
-    axes.set_xticks(np.arange(0, len(columns), every) + 0.5, list(columns)[::every], **turned)  # type: ignore[arg-type]
+    turned: dict[str, Any] = {"rotation": 45, "ha": "right", "rotation_mode": "anchor"} if long else {}
+    axes.set_xticks(np.arange(0, len(columns), every) + 0.5, list(columns)[::every], **turned)

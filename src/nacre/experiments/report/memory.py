@@ -26,7 +26,7 @@ def growth(group: Group) -> Drawing | None:
     handles: list[tuple[Any, str]] = []
     most = 0
     for position, each in enumerate(group.runs):
-        curves = [seed.stored.growth() for seed in each.run.seeds if seed.stored]
+        curves = [seed.stored.growth() for seed in each.run.shown if seed.stored]
         means = [Number.of([c[at] for c in curves if at < len(c)]) for at in range(max(map(len, curves), default=0))]
         points = [(at + 1, number) for at, number in enumerate(means) if number]
         if points:
@@ -44,7 +44,8 @@ def growth(group: Group) -> Drawing | None:
     names = [short(label, 26) for _, label in handles]
     drawn.legend([handle for handle, _ in handles], names, loc="outside lower center", ncols=2)
     caption = "Size of all that was learnt, after each task: factors, heads, norms and the ranks, at 4 bytes a number."
-    caption += " Mean over seeds; bars are one standard deviation."
+    if any(len(each.run.shown) > 1 for each in group.runs):
+        caption += " Mean over seeds; bars are one standard deviation."
     return Drawing(f"{slug(group.title)}-growth", "Growth of memory", caption, drawn)
 
 
@@ -60,8 +61,8 @@ def by_task(each: Labelled, stem: str) -> Drawing | None:
     for part, colour, hatch in zip(PARTS, _PART_COLOURS, _HATCHES, strict=True):
         widths = np.array([np.mean([task.parts[part] for task in tasks]) for _, tasks in rows])
         if widths.sum() > 0.002 * sum(np.mean([task.megabytes for task in tasks]) for _, tasks in rows):
-            look = {"color": colour, "hatch": hatch, "edgecolor": GAP, "linewidth": 0.4}
-            axes.barh(at, widths, 0.74, left, label=part, **look)  # type: ignore[arg-type]
+            look: dict[str, Any] = {"color": colour, "hatch": hatch, "edgecolor": GAP, "linewidth": 0.4}
+            axes.barh(at, widths, 0.74, left, label=part, **look)
         left += widths
     totals = [Number.of([task.megabytes for task in tasks]) for _, tasks in rows]
     if any(total and total.std for total in totals):
@@ -76,5 +77,5 @@ def by_task(each: Labelled, stem: str) -> Drawing | None:
     axes.set_ylabel("task")
     drawn.legend(loc="outside lower center", ncols=2)
     caption = "What each task takes, as in the paper's Figure 2. "
-    caption += order_note(each) + (" Bars are one standard deviation." if len(each.run.seeds) > 1 else "")
+    caption += order_note(each) + (" Bars are one standard deviation." if len(each.run.shown) > 1 else "")
     return Drawing(f"{stem}-memory", "Memory of each task", caption, drawn)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from nacre.experiments.report.numbers import Number
 
-PAPER = "the paper: 200 epochs, mean of 3 runs"
+PAPER = "paper, 200 epochs"
 ACL = "ACL's: no augmentation, 85 % of the training images, classes drawn at random"
 UNSAID = "the paper does not say"
 

@@ -78,7 +78,8 @@ def _printed(paper: Benchmark) -> list[tuple[Cell, ...]]:
 def protocol_of(run: Run) -> str:
     """The protocol by name with what tells it from others: epochs, batch, images held out."""
     recipe = run.plan.get("recipe") or {}
-    parts = [printable(run.protocol) if run.protocol else "not recorded"]
+    unnamed = "settings of its own" if "protocol" in run.plan else "not recorded"
+    parts = [printable(run.protocol) if run.protocol else unnamed]
     parts += [f"{recipe['epochs']} epochs"] if "epochs" in recipe else []
     parts += [f"{run.facts['holdout']:.0%} held out"] if _positive(run.facts.get("holdout")) else []
     parts += ["no augmentation"] if "augment" in run.facts and run.facts["augment"] in (None, False) else []
@@ -93,39 +94,26 @@ def _positive(value: object) -> bool:
 
 def overview(groups: Sequence[Group]) -> Table:
     """What was run: one row a run folder."""
-    headings = (
-        "run",
-        "scenario",
-        "method",
-        "protocol",
-        "seeds",
-        "batch",
-        "images a task",
-        "minutes",
-        "begun",
-        "state",
-        "folder",
+    headings = ("run", "scenario", "method", "protocol", "seeds", "batch", "images a task", "minutes")
+    rows = [_run(group, each) for group in groups for each in group.runs]
+    return Table("runs", "What was run", (*headings, "begun", "state", "folder"), tuple(rows))
+
+
+def _run(group: Group, each: Labelled) -> tuple[Cell, ...]:
+    run, images, seconds = each.run, images_a_task(each.run), _seconds(each.run)
+    return (
+        each.label,
+        group.title,
+        printable(run.method),
+        protocol_of(run),
+        " ".join(map(str, run.planned)),
+        (run.plan.get("recipe") or {}).get("batch_size"),
+        None if images is None else round(images),
+        Number(seconds / 60, digits=1) if seconds else None,
+        str(run.environment.get("begun", "not recorded"))[:16].replace("T", " "),
+        "; ".join(run.unfinished()) or "finished",
+        str(run.folder),
     )
-    rows: list[tuple[Cell, ...]] = []
-    for group in groups:
-        for each in group.runs:
-            run, images = each.run, images_a_task(each.run)
-            rows.append(
-                (
-                    each.label,
-                    group.title,
-                    printable(run.method),
-                    protocol_of(run),
-                    " ".join(map(str, run.planned)),
-                    (run.plan.get("recipe") or {}).get("batch_size"),
-                    None if images is None else round(images),
-                    Number(_seconds(run) / 60, digits=1) if _seconds(run) else None,
-                    str(run.environment.get("begun", "not recorded"))[:16].replace("T", " "),
-                    "; ".join(run.unfinished()) or "finished",
-                    str(run.folder),
-                )
-            )
-    return Table("runs", "What was run", headings, tuple(rows))
 
 
 def _seconds(run: Run) -> float:

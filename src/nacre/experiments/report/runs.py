@@ -102,6 +102,16 @@ class Run:
     def finished(self) -> tuple[Seed, ...]:
         return tuple(seed for seed in self.seeds if seed.finished)
 
+    @property
+    def shown(self) -> tuple[Seed, ...]:
+        """The seeds that figures are of: the finished ones, or the one that has come furthest.
+
+        Means over seeds that have come differently far would change from task to task where nothing has changed.
+        """
+        if self.finished or not self.seeds:
+            return self.finished
+        return (max(self.seeds, key=lambda seed: (len(seed.matrix), len(seed.epochs))),)
+
     def unfinished(self) -> list[str]:
         """What is missing, in words."""
         begun = {seed.seed: len(seed.matrix) for seed in self.seeds if not seed.finished}

@@ -10,16 +10,17 @@ from matplotlib.lines import Line2D
 from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 
-from nacre.experiments.report.axes import logarithmic
+from nacre.experiments.report.axes import logarithmic, root
 from nacre.experiments.report.groups import Group
 from nacre.experiments.report.inks import INK, MUTED
 from nacre.experiments.report.numbers import Number
 from nacre.experiments.report.published import Published
-from nacre.experiments.report.style import NARROW, Drawing, figure, series
+from nacre.experiments.report.style import NARROW, Drawing, figure, lay_out, series
 from nacre.experiments.report.text import short, slug
 
-_PLACES = ((6, 0, "left"), (-6, 0, "right"), (0, 8, "center"), (0, -9, "center"))
-_PLACES = (*_PLACES, (6, 8, "left"), (6, -8, "left"), (-6, 8, "right"), (-6, -8, "right"))
+_HOLLOW: dict[str, Any] = {"markerfacecolor": "none", "markeredgecolor": MUTED}
+_SIDES = ((6, 0, "left"), (-6, 0, "right"), (0, 8, "center"), (0, -9, "center"))
+_PLACES = (*_SIDES, (6, 8, "left"), (6, -8, "left"), (-6, 8, "right"), (-6, -8, "right"))  # in points
 
 
 def scatter(group: Group) -> Drawing | None:
@@ -51,28 +52,21 @@ def scatter(group: Group) -> Drawing | None:
 
 
 def _draw_paper(axes: Axes, rows: Sequence[Published]) -> None:
-    for copied, marker in ((False, "o"), (True, "s")):
-        chosen = [row for row in rows if (row.source is not None) == copied]
-        for row in chosen:
-            look: dict[str, Any] = {
-                "marker": marker,
-                "markersize": 5.5,
-                "markerfacecolor": "none",
-                "markeredgecolor": MUTED,
-            }
-            deviation: dict[str, Any] = {"yerr": row.acc.std, "ecolor": MUTED, "elinewidth": 0.7, "capsize": 2}
-            axes.errorbar(row.megabytes.mean, row.acc.mean, linestyle="none", zorder=3, **look, **deviation)
+    for row in rows:
+        look = _HOLLOW | {"marker": "o" if row.source is None else "s", "linestyle": "none", "markersize": 5.5}
+        look |= {"yerr": row.acc.std, "ecolor": MUTED, "elinewidth": 0.7, "capsize": 2, "zorder": 3}
+        axes.errorbar(row.megabytes.mean, row.acc.mean, **look)
 
 
 def _legend(axes: Axes, labels: Sequence[tuple[str, int]], rows: Sequence[Published]) -> None:
-    own, copied = ({"marker": marker, "markerfacecolor": "none", "markeredgecolor": MUTED} for marker in ("o", "s"))
+    own, copied = _HOLLOW | {"marker": "o"}, _HOLLOW | {"marker": "s"}
     shown = [(_point(position), f"ours: {label}") for label, position in labels]
     shown += [(own, "paper: its own")] if any(row.source is None for row in rows) else []
     shown += [(copied, "paper: copied, or of others")] if any(row.source is not None for row in rows) else []
     handles = [Line2D([], [], linestyle="none", markersize=6, **look) for look, _ in shown]
     columns = 2 if all(len(text) < 28 for _, text in shown) else 1
     names = [text for _, text in shown]
-    axes.figure.legend(handles, names, loc="outside lower center", ncols=columns, handletextpad=0.2)  # type: ignore[call-arg]
+    root(axes).legend(handles, names, loc="outside lower center", ncols=columns, handletextpad=0.2)
 
 
 def _point(position: int) -> dict[str, Any]:
@@ -83,35 +77,28 @@ def _point(position: int) -> dict[str, Any]:
 
 def _place(axes: Axes, rows: Sequence[Published], ours: Sequence[tuple[float, float]]) -> None:
     """Writes each of the paper's names where it covers no point and no other name."""
-    drawn = axes.figure
-    drawn.draw_without_rendering()  # type: ignore[union-attr]
+    lay_out(root(axes))  # only then is known where points will be
     points = [*ours, *((row.megabytes.mean, row.acc.mean) for row in rows)]
-    spots = [axes.transData.transform(point) for point in points]
-    taken = [Bbox.from_bounds(x - 6, y - 6, 12, 12) for x, y in spots]
+    taken = [Bbox.from_bounds(x - 6, y - 6, 12, 12) for x, y in map(axes.transData.transform, points)]
     inside = axes.get_window_extent()
+
+    def cost(text: Text) -> float:
+        box = text.get_window_extent()
+        return sum(_overlap(box, other) for other in taken) + 4 * (box.width * box.height - _overlap(box, inside))
+
     for row in rows:
-        best: tuple[float, Text] | None = None
-        for dx, dy, side in _PLACES:
-            text = axes.annotate(
-                short(row.label, 18),
-                (row.megabytes.mean, row.acc.mean),
-                (dx, dy),
-                textcoords="offset points",
-                ha=side,
-                va="center",
-                fontsize=7.5,
-                color=MUTED,
-            )
-            box = text.get_window_extent()
-            cost = sum(_overlap(box, other) for other in taken) + 4 * (box.width * box.height - _overlap(box, inside))
-            if best is None or cost < best[0]:
-                if best is not None:
-                    best[1].remove()
-                best = (cost, text)
-            else:
+        texts = [_name(axes, row, *place) for place in _PLACES]
+        best = min(texts, key=cost)
+        taken.append(best.get_window_extent())
+        for text in texts:
+            if text is not best:
                 text.remove()
-        if best is not None:
-            taken.append(best[1].get_window_extent())
+
+
+def _name(axes: Axes, row: Published, dx: float, dy: float, side: str) -> Text:
+    look: dict[str, Any] = {"ha": side, "va": "center", "fontsize": 7.5, "color": MUTED}
+    point = (row.megabytes.mean, row.acc.mean)
+    return axes.annotate(short(row.label, 18), point, (dx, dy), textcoords="offset points", **look)
 
 
 def _overlap(one: Bbox, other: Bbox) -> float:
@@ -123,9 +110,7 @@ def _caption(group: Group, rows: Sequence[Published]) -> str:
     said = "Mean accuracy over all tasks after the last one, against the size of all that was learnt."
     said += " Further left and higher is better; bars are one standard deviation over seeds."
     if rows:
-        return (
-            said + " Filled: our runs. Hollow: numbers printed in the paper, under the protocols that the table names."
-        )
+        return f"{said} Filled: our runs. Hollow: the paper's numbers, under the protocols that the table names."
     if differences := group.differences():
         return said + f" The paper's points are left out, as they are not comparable: {'; '.join(differences)}."
     return said + " The paper prints no numbers for this scenario and network."

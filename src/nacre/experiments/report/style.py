@@ -12,6 +12,7 @@ from typing import Any
 
 import matplotlib as mpl
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from nacre.experiments.report.inks import GROUND, INK, MUTED, RAMP, RULE
 
@@ -24,7 +25,7 @@ _DPI = 300
 _FONT = "DejaVu Sans"  # matplotlib brings it; elsewhere the next best will do
 _FALLBACK = re.compile(rb"(font: [^'\";]*'DejaVu Sans')")
 
-_SETTINGS: dict[str, Any] = {
+_SETTINGS: Any = {
     "font.family": [_FONT],
     "font.size": 9,
     "axes.titlesize": 9,
@@ -84,7 +85,12 @@ def styled() -> Iterator[None]:
 
 
 def figure(width: float, height: float) -> Figure:
-    return Figure(figsize=(width, height), layout="constrained")
+    return Figure(figsize=(width, height))  # without a layout engine, which would draw twice for each format
+
+
+def lay_out(drawn: Figure) -> None:
+    """Makes room for labels and legends."""
+    ConstrainedLayoutEngine().execute(drawn)
 
 
 def series(position: int) -> dict[str, Any]:
@@ -104,9 +110,7 @@ def step(position: int, count: int) -> str:
 def written(drawn: Figure) -> tuple[bytes, bytes]:
     """SVG and PNG; the same data give the same bytes."""
     svg, png = io.BytesIO(), io.BytesIO()
-    if (layout := drawn.get_layout_engine()) is not None:
-        layout.execute(drawn)
-        drawn.set_layout_engine("none")  # laid out once, not again for each format
+    lay_out(drawn)
     drawn.savefig(svg, format="svg", metadata={"Date": None})
-    drawn.savefig(png, format="png", dpi=_DPI, metadata={"Software": None})
+    drawn.savefig(png, format="png", dpi=_DPI, metadata={"Software": None}, pil_kwargs={"compress_level": 4})
     return _FALLBACK.sub(rb"\1, Verdana, Arial, sans-serif", svg.getvalue()), png.getvalue()

@@ -40,9 +40,7 @@ class Table:
 
     def csv(self) -> str:
         """Every digit; a column of deviations after each column that has any."""
-        deviating = [
-            any(isinstance(row[at], Number) and row[at].std is not None for row in self.rows) for at in self._at
-        ]  # type: ignore[union-attr]
+        deviating = [any(_std(row[at]) is not None for row in self.rows) for at in self._at]
         file = io.StringIO()
         writer = csv.writer(file, lineterminator="\n")
         heads: list[str] = []
@@ -52,9 +50,8 @@ class Table:
         for row in self.rows:
             cells: list[object] = []
             for cell, deviates in zip(row, deviating, strict=True):
-                number = cell if isinstance(cell, Number) else None
-                cells.append(number.mean if number else "" if cell is None else cell)
-                cells += [number.std if number and number.std is not None else ""] if deviates else []
+                cells.append(cell.mean if isinstance(cell, Number) else cell)
+                cells += [_std(cell)] if deviates else []  # None is written as nothing
             writer.writerow(cells)
         return file.getvalue()
 
@@ -96,6 +93,10 @@ class Table:
 def escape(text: str) -> str:
     """Any text as HTML."""
     return html.escape(printable(text))
+
+
+def _std(cell: Cell) -> float | None:
+    return cell.std if isinstance(cell, Number) else None
 
 
 def _shown(cell: Cell) -> str:

@@ -30,7 +30,7 @@ def slug(text: str) -> str:
     >>> slug("CACL 0.1 (../x)"), slug("猫")
     ('cacl-0.1-x', 'unnamed')
     """
-    return re.sub(r"[^A-Za-z0-9.]+", "-", text).strip("-.").lower()[:60] or "unnamed"
+    return re.sub(r"(?:[^A-Za-z0-9.]|\.(?![0-9]))+", "-", text).strip("-.").lower()[:60] or "unnamed"
 
 
 def unique(names: list[str]) -> list[str]:
