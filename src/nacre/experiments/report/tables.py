@@ -20,8 +20,7 @@ _LATEX = {
     "<": r"\textless{}",
     ">": r"\textgreater{}",
     "|": r"\textbar{}",
-    '"': r"\textquotedbl{}",
-    "`": r"\textasciigrave{}",
+    '"': "''",  # whatever the font's encoding
     "…": r"\ldots{}",
     "·": r"\textperiodcentered{}",
     **{sign: f"\\{sign}" for sign in "&%$#_{}"},
