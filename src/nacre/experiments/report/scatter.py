@@ -1,0 +1,116 @@
+"""Accuracy against size: ours, and the paper's points where they are comparable."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+from matplotlib.text import Text
+from matplotlib.transforms import Bbox
+
+from nacre.experiments.report.axes import logarithmic, root
+from nacre.experiments.report.groups import Group
+from nacre.experiments.report.inks import INK, MUTED
+from nacre.experiments.report.numbers import Number
+from nacre.experiments.report.published import Published
+from nacre.experiments.report.style import NARROW, Drawing, figure, lay_out, series
+from nacre.experiments.report.text import short, slug
+
+_HOLLOW: dict[str, Any] = {"markerfacecolor": "none", "markeredgecolor": MUTED}
+_SIDES = ((6, 0, "left"), (-6, 0, "right"), (0, 8, "center"), (0, -9, "center"))
+_PLACES = (*_SIDES, (6, 8, "left"), (6, -8, "left"), (-6, 8, "right"), (-6, -8, "right"))  # in points
+
+
+def scatter(group: Group) -> Drawing | None:
+    """One point a run; what is further left and higher is better."""
+    ours = []
+    for position, each in enumerate(group.runs):
+        done = [seed for seed in each.run.finished if seed.megabytes]
+        acc, size = Number.of([s.acc for s in done]), Number.of([s.megabytes for s in done if s.megabytes])
+        if acc and size:
+            ours.append((each.label, size, acc, position))
+    if not ours:
+        return None
+    paper = group.benchmark if not group.differences() else None
+    rows = [row for row in paper.rows if not row.repeated] if paper else []
+    drawn = figure(NARROW, 3.6 + 0.17 * (len(ours) + 2))
+    axes = drawn.add_subplot()
+    sizes = [*(size.mean for _, size, _, _ in ours), *(row.megabytes.mean for row in rows)]
+    logarithmic(axes, "x", sizes, 1.8)
+    _draw_paper(axes, rows)
+    for _, size, acc, position in ours:
+        error: dict[str, Any] = {"xerr": size.std, "yerr": acc.std, "ecolor": INK, "elinewidth": 0.8, "capsize": 2}
+        axes.errorbar(size.mean, acc.mean, linestyle="none", markersize=7, zorder=4, **_point(position), **error)
+    axes.margins(y=0.12)
+    axes.set_xlabel("size of all tasks (MB, 4 bytes a number)")
+    axes.set_ylabel("ACC (%)")
+    _legend(axes, [(short(label, 26), position) for label, _, _, position in ours], rows)
+    _place(axes, rows, [(size.mean, acc.mean) for _, size, acc, _ in ours])
+    return Drawing(f"{slug(group.title)}-scatter", "Accuracy against size", _caption(group, rows), drawn)
+
+
+def _draw_paper(axes: Axes, rows: Sequence[Published]) -> None:
+    for row in rows:
+        look = _HOLLOW | {"marker": "o" if row.source is None else "s", "linestyle": "none", "markersize": 5.5}
+        look |= {"yerr": row.acc.std, "ecolor": MUTED, "elinewidth": 0.7, "capsize": 2, "zorder": 3}
+        axes.errorbar(row.megabytes.mean, row.acc.mean, **look)
+
+
+def _legend(axes: Axes, labels: Sequence[tuple[str, int]], rows: Sequence[Published]) -> None:
+    own, copied = _HOLLOW | {"marker": "o"}, _HOLLOW | {"marker": "s"}
+    shown = [(_point(position), f"ours: {label}") for label, position in labels]
+    shown += [(own, "paper: its own")] if any(row.source is None for row in rows) else []
+    shown += [(copied, "paper: copied, or of others")] if any(row.source is not None for row in rows) else []
+    handles = [Line2D([], [], linestyle="none", markersize=6, **look) for look, _ in shown]
+    columns = 2 if all(len(text) < 28 for _, text in shown) else 1
+    names = [text for _, text in shown]
+    root(axes).legend(handles, names, loc="outside lower center", ncols=columns, handletextpad=0.2)
+
+
+def _point(position: int) -> dict[str, Any]:
+    """How a run's point looks: its colour and marker, with an edge so that all are seen."""
+    look = series(position)
+    return {key: look[key] for key in ("color", "marker")} | {"markeredgecolor": INK, "markeredgewidth": 0.6}
+
+
+def _place(axes: Axes, rows: Sequence[Published], ours: Sequence[tuple[float, float]]) -> None:
+    """Writes each of the paper's names where it covers no point and no other name."""
+    lay_out(root(axes))  # only then is known where points will be
+    points = [*ours, *((row.megabytes.mean, row.acc.mean) for row in rows)]
+    taken = [Bbox.from_bounds(x - 6, y - 6, 12, 12) for x, y in map(axes.transData.transform, points)]
+    inside = axes.get_window_extent()
+
+    def cost(text: Text) -> float:
+        box = text.get_window_extent()
+        return sum(_overlap(box, other) for other in taken) + 4 * (box.width * box.height - _overlap(box, inside))
+
+    for row in rows:
+        texts = [_name(axes, row, *place) for place in _PLACES]
+        best = min(texts, key=cost)
+        taken.append(best.get_window_extent())
+        for text in texts:
+            if text is not best:
+                text.remove()
+
+
+def _name(axes: Axes, row: Published, dx: float, dy: float, side: str) -> Text:
+    look: dict[str, Any] = {"ha": side, "va": "center", "fontsize": 7.5, "color": MUTED}
+    point = (row.megabytes.mean, row.acc.mean)
+    return axes.annotate(short(row.label, 18), point, (dx, dy), textcoords="offset points", **look)
+
+
+def _overlap(one: Bbox, other: Bbox) -> float:
+    both = Bbox.intersection(one, other)
+    return float(both.width * both.height) if both is not None else 0.0
+
+
+def _caption(group: Group, rows: Sequence[Published]) -> str:
+    said = "Mean accuracy over all tasks after the last one, against the size of all that was learnt."
+    said += " Further left and higher is better; bars are one standard deviation over seeds."
+    if rows:
+        return f"{said} Filled: our runs. Hollow: the paper's numbers, under the protocols that the table names."
+    if differences := group.differences():
+        return said + f" The paper's points are left out, as they are not comparable: {'; '.join(differences)}."
+    return said + " The paper prints no numbers for this scenario and network."

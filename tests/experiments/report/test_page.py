@@ -1,0 +1,149 @@
+"""The page in a real browser, and as a file: whole, offline, the same bytes again."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nacre import NacreError
+from nacre.experiments.report import write_report
+
+MakeRun = Callable[..., Path]
+ODD = ["a_b$x$ & <i>|%", "猫と犬", '"q"\\ ${', "</svg><script>alert(1)</script>"]
+ENVIRONMENT = {
+    "begun": "2026-11-19T06:00:00+00:00",
+    "versions": {"nacre": "0.1.0"},
+    "machine": {"cores": 2},
+    "git": None,
+}
+
+
+@pytest.fixture(name="page", scope="module")
+def _page(tmp_path_factory: pytest.TempPathFactory, make_run: MakeRun) -> Path:
+    """A report of what is hard to show: names of any text, several seeds, an unfinished run, one without files."""
+    folder = tmp_path_factory.mktemp("report")
+    make_run(folder / "several", seeds=(0, 1, 2), done={2: 1}, environment=ENVIRONMENT)
+    make_run(folder / "dense", method="single", environment=ENVIRONMENT)
+    make_run(folder / "odd", ODD, scenario="mine <b>", spectra=False)
+    make_run(folder / "nothing", done={0: -1}, scenario="cifar100")
+    runs = [folder / name for name in ("several", "dense", "odd", "nothing")]
+    return write_report(runs, folder / "out" / "my report.html")
+
+
+@pytest.fixture(name="browser", scope="module")
+def _browser() -> Iterator[Any]:
+    chromium = next(filter(None, map(shutil.which, ("/usr/bin/chromium", "chromium"))), None)
+    if chromium is None:
+        pytest.skip("no chromium is installed, so the page cannot be opened: apt-get install chromium")
+    sync = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    with sync.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [375, 1280])
+def test_a_browser_shows_every_figure_and_asks_for_nothing(page: Path, browser: Any, width: int, scheme: str) -> None:
+    said: list[str] = []
+    asked: list[str] = []
+    shown = browser.new_page(viewport={"width": width, "height": 800}, color_scheme=scheme)
+    shown.on("console", lambda message: said.append(message.text))
+    shown.on("pageerror", lambda error: said.append(str(error)))
+    shown.on("request", lambda request: asked.append(request.url))
+    shown.goto(page.as_uri())
+    boxes = shown.eval_on_selector_all("svg", "found => found.map(f => [f.clientWidth, f.clientHeight])")
+    marks = shown.eval_on_selector_all("svg", "found => found.map(f => f.querySelectorAll('path, use, text').length)")
+    assert len(boxes) == len(re.findall("<figure", page.read_text(encoding="utf-8"))) >= 14
+    assert all(wide > 200 and high > 80 for wide, high in boxes)
+    assert all(count > 10 for count in marks)
+    assert shown.evaluate("document.documentElement.scrollWidth") <= width
+    assert said == []
+    assert [url for url in asked if not url.startswith("data:")] == [page.as_uri()]
+    ink = shown.evaluate("getComputedStyle(document.querySelector('svg text')).fill")
+    assert ink == ("rgb(27, 27, 31)" if scheme == "light" else "rgb(233, 234, 236)")
+    shown.close()
+
+
+def test_the_page_needs_no_other_file(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert "<script" not in text
+    assert not re.search(r"url\((?!#)|@import|src=|http-equiv", text)
+    assert set(re.findall(r'https?://[^\s"<]+', text)) <= {"http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"}
+
+
+def test_ids_are_unique_and_what_refers_to_them_finds_them(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    ids = re.findall(r'\bid="([^"]+)"', text)
+    assert len(ids) == len(set(ids)) > 100
+    assert set(re.findall(r'(?:href="|url\()#([^")]+)', text)) <= set(ids)
+
+
+def test_every_link_leads_to_a_file_and_every_file_is_linked(page: Path) -> None:
+    from urllib.parse import unquote
+
+    links = {unquote(link) for link in re.findall(r'<a href="([^"]+)"', page.read_text(encoding="utf-8"))}
+    files = {f"{page.stem}-files/{path.name}" for path in (page.parent / f"{page.stem}-files").iterdir()}
+    assert links == files
+    assert {Path(link).suffix for link in links} == {".svg", ".png", ".csv", ".md", ".tex"}
+    for path in (page.parent / f"{page.stem}-files").glob("*.svg"):
+        ElementTree.parse(path)
+    for path in (page.parent / f"{page.stem}-files").glob("*.png"):
+        assert path.read_bytes().startswith(b"\x89PNG")
+
+
+def test_what_is_unfinished_and_what_is_known_is_said(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert "CACL 0.1 is unfinished: seed 2 has 1 of 3 tasks" in text
+    assert "seed 0 has not begun" in text
+    assert "Only what the cut has left" in text  # the odd run kept no spectra
+    assert "nacre 0.1.0" in text
+    assert "Nothing has been learnt yet." in text
+
+
+def test_the_same_runs_give_the_same_bytes(tmp_path: Path, make_run: MakeRun) -> None:
+    folder = make_run(tmp_path / "run", seeds=(0, 1))
+    for name in ("one", "two"):
+        write_report([folder], tmp_path / name / "report.html")
+    for path in (path for path in (tmp_path / "one").rglob("*") if path.is_file()):
+        assert path.read_bytes() == (tmp_path / "two" / path.relative_to(tmp_path / "one")).read_bytes(), path
+
+
+def test_the_callers_matplotlib_is_left_alone(tmp_path: Path, make_run: MakeRun) -> None:
+    import matplotlib as mpl
+
+    with mpl.rc_context({"font.size": 31.0}):
+        before = dict(mpl.rcParams)
+        write_report([make_run(tmp_path / "run", ["only"], epochs=1)], tmp_path / "report.html")
+        assert dict(mpl.rcParams) == before
+
+
+def test_many_tasks_and_one(tmp_path: Path, make_run: MakeRun) -> None:
+    many = make_run(tmp_path / "many", [f"t{at}" for at in range(26)], epochs=1, method="cacl-st")
+    write_report([many, make_run(tmp_path / "one", ["only"])], tmp_path / "report.html")
+    assert (
+        "share of the layer" in (tmp_path / "report-files" / "digits-26-tasks-conv5-cacl-st-0.1-ranks.svg").read_text()
+    )
+
+
+def test_a_damaged_task_of_the_store_is_told_on_the_page(tmp_path: Path, make_run: MakeRun) -> None:
+    folder = make_run(tmp_path / "run")
+    task = next((folder / "seed-0" / "life.nacre" / "tasks").iterdir())
+    task.write_bytes(task.read_bytes()[:-1] + b"x")
+    write_report([folder], tmp_path / "report.html")
+    assert f"{task.name} is damaged" in (tmp_path / "report.html").read_text()
+
+
+def test_a_folder_in_place_of_the_page_is_refused(tmp_path: Path, make_run: MakeRun) -> None:
+    folder = make_run(tmp_path / "run")
+    with pytest.raises(NacreError, match="give the name of a file"):
+        write_report([folder], tmp_path)
+    (tmp_path / "file").touch()
+    with pytest.raises(NacreError, match="could not be written"):
+        write_report([folder], tmp_path / "file" / "report.html")

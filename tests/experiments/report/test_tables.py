@@ -1,0 +1,178 @@
+"""Numbers in tables equal an independent computation; every format holds any text."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from nacre import SharedSpace
+from nacre.experiments.report import details
+from nacre.experiments.report.groups import Group, group
+from nacre.experiments.report.numbers import Number
+from nacre.experiments.report.published import BENCHMARKS
+from nacre.experiments.report.results import apart, results
+from nacre.experiments.report.runs import read_runs
+from nacre.experiments.report.scatter import scatter
+from nacre.experiments.report.tables import Table
+
+MakeRun = Callable[..., Path]
+NASTY = ["a|b", "<b>x</b>", "$x^2$ & 50% {#_~}\\", 'say "q", twice', "two\nlines", "猫", "_under", "-"]
+
+
+def rows_of(table: Table) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(table.csv())))
+
+
+def group_of(folder: Path) -> Group:
+    [found] = group(read_runs([folder])[0])
+    return found
+
+
+def details_of(folder: Path) -> dict[str, Table]:
+    """The tables of the one run in a folder, by name."""
+    [each] = group_of(folder).runs
+    return {table.name: table for table in details.tables(each, "run", each.run.seeds[0].after())}
+
+
+def test_results_are_means_and_deviations_over_seeds_as_numpy_has_them(tmp_path: Path, make_run: MakeRun) -> None:
+    folder = make_run(tmp_path / "run", seeds=(0, 1, 2))
+    table = results(group_of(folder))
+    [row] = rows_of(table)
+    seeds = [folder / f"seed-{seed}" for seed in (0, 1, 2)]
+    accs = [np.mean(json.loads((seed / "accuracy.json").read_text())[-1]) for seed in seeds]
+    sizes = [SharedSpace.load(seed / "life.nacre").size().numbers * 4 / 1e6 for seed in seeds]
+    assert float(row["ACC (%)"]) == pytest.approx(np.mean(accs), abs=1e-9)
+    assert float(row["ACC (%) std"]) == pytest.approx(np.std(accs, ddof=1), abs=1e-9)
+    assert float(row["size (MB)"]) == pytest.approx(np.mean(sizes), rel=1e-9)
+    assert float(row["size (MB) std"]) == pytest.approx(np.std(sizes, ddof=1), rel=1e-9)
+    assert f"| {np.mean(accs):.2f}({np.std(accs, ddof=1):.2f}) |" in table.markdown()
+
+
+def test_the_cut_says_the_share_of_energy_that_is_gone(tmp_path: Path, make_run: MakeRun) -> None:
+    folder = make_run(tmp_path / "run")
+    before = json.loads((folder / "seed-0" / "spectra.json").read_text())
+    space = SharedSpace.load(folder / "seed-0" / "life.nacre")
+    rows = rows_of(details_of(folder)["run-spectra"])
+    assert len(rows) == 3 * 2
+    for row in rows:
+        values = np.array(before[row["task"]][row["layer"]])
+        kept = space.ranks(row["task"])[row["layer"]]
+        assert (int(row["before"]), int(row["kept"])) == (len(values), kept)
+        gone = (values[kept:] ** 2).sum() / (values**2).sum()
+        assert float(row["energy cut"]) == pytest.approx(gone, rel=1e-6)
+
+
+def test_ranks_and_memory_of_several_seeds_are_means_by_task(tmp_path: Path, make_run: MakeRun) -> None:
+    folder = make_run(tmp_path / "run", seeds=(0, 1))
+    spaces = [SharedSpace.load(folder / f"seed-{seed}" / "life.nacre") for seed in (0, 1)]
+    tables = details_of(folder)
+    for row in rows_of(tables["run-ranks"]):
+        for layer in ("0", "2"):
+            ranks = [space.ranks(row["task"])[layer] for space in spaces]
+            assert float(row[layer]) == np.mean(ranks)
+    for row in rows_of(tables["run-memory"]):
+        sizes = [space.size(row["task"]).megabytes for space in spaces]
+        assert float(row["all (MB)"]) == pytest.approx(np.mean(sizes), rel=1e-9)
+
+
+def test_an_unfinished_run_has_no_result_of_its_own(tmp_path: Path, make_run: MakeRun) -> None:
+    [row] = rows_of(results(group_of(make_run(tmp_path / "run", done={0: 1}))))
+    assert (row["ACC (%)"], row["size (MB)"], row["seeds"], row["from"]) == ("", "", "0 of 1", "this run, unfinished")
+
+
+# the paper's numbers
+
+
+def paper_rows(folder: Path) -> list[dict[str, str]]:
+    return [row for row in rows_of(results(group_of(folder))) if row["whose"] != "ours"]
+
+
+def test_the_papers_numbers_stand_beside_twenty_tasks(tmp_path: Path, make_run: MakeRun) -> None:
+    folder = make_run(tmp_path / "run", [str(at) for at in range(20)], scenario="cifar100")
+    rows = paper_rows(folder)
+    found = {row["method"]: (row["ACC (%)"], row["size (MB)"], row["whose"]) for row in rows}
+    assert found["CACL 0.1"] == ("86.19", "8.68", "paper")
+    assert found["Baseline_UB"] == ("89.2", "31.67", "paper")
+    assert found["HAT"] == ("76.96", "27.2", "paper, copied")
+    assert "85 % of the training images" in next(row["protocol"] for row in rows if row["method"] == "ACL")
+
+
+@pytest.mark.parametrize(
+    ("tasks", "more", "reason"),
+    [
+        (5, {}, "the paper learns 20 tasks, these runs 5"),
+        (20, {"images": 250}, "250 images a task, the whole set has 2,500"),
+    ],
+)
+def test_what_is_not_comparable_stands_apart_and_says_why(
+    tmp_path: Path, make_run: MakeRun, tasks: int, more: dict[str, Any], reason: str
+) -> None:
+    folder = make_run(tmp_path / "run", [str(at) for at in range(tasks)], scenario="cifar100", **more)
+    assert not paper_rows(folder)
+    found = group_of(folder)
+    alone = apart(found)
+    assert alone is not None
+    assert len(rows_of(alone)) == 10
+    assert [reason in difference for difference in found.differences()] == [True]
+    drawing = scatter(found)
+    assert drawing is not None
+    assert "points are left out" in drawing.caption
+    assert reason in drawing.caption
+
+
+def test_another_network_than_the_papers_has_no_numbers_of_the_papers(tmp_path: Path, make_run: MakeRun) -> None:
+    folder = make_run(tmp_path / "run", scenario="cifar100", facts={"network": "resnet"})
+    plan = json.loads((folder / "run.json").read_text())
+    (folder / "run.json").write_text(json.dumps({**plan, "network": "resnet"}))
+    assert not paper_rows(folder)
+    assert apart(group_of(folder)) is None
+
+
+def test_a_number_is_printed_as_it_was_read() -> None:
+    for row in (row for benchmark in BENCHMARKS for row in benchmark.rows):
+        for number in (row.acc, row.megabytes, row.bwt):
+            assert number is None or Number.printed(str(number)) == number
+
+
+# any text
+
+
+def nasty_table() -> Table:
+    rows = tuple((name, Number(1.5, 0.25), None) for name in NASTY)
+    return Table("nasty", "a title & more", ("name|x", "value (%)", "nothing"), rows)
+
+
+def test_csv_gives_back_what_was_put_in() -> None:
+    read = list(csv.reader(nasty_table().csv().splitlines(keepends=True)))
+    assert read[0] == ["name|x", "value (%)", "value (%) std", "nothing"]
+    assert [row[0] for row in read[1:]] == NASTY
+    assert all(row[1:] == ["1.5", "0.25", ""] for row in read[1:])
+
+
+def test_every_row_of_markdown_has_as_many_cells() -> None:
+    lines = nasty_table().markdown().splitlines()
+    assert len(lines) == 2 + len(NASTY)
+    assert {len(re.findall(r"(?<!\\)\|", line)) for line in lines} == {4}
+
+
+def test_latex_leaves_no_sign_that_would_be_a_command() -> None:
+    lines = nasty_table().latex().splitlines()
+    assert lines[1] == r"\begin{tabular}{lrr}"
+    for line in lines[3:4] + lines[5 : 5 + len(NASTY)]:
+        plain = re.sub(r"\\(text[a-z]+\{\}|ldots\{\}|[&%$#_{}])", "", line.removesuffix(r" \\"))
+        assert plain.count("&") == 2
+        assert not set(plain) & set('\\%$#_{}~^<>|"')
+
+
+def test_html_holds_names_as_text() -> None:
+    written = nasty_table().html()
+    assert "<b>" not in written
+    assert "&lt;b&gt;x&lt;/b&gt;" in written
