@@ -24,7 +24,8 @@ from torch.utils.data import DataLoader, Dataset
 
 import nacre
 from nacre.scenarios import CropFlip
-from nacre.training.batches import Batch, as_batches
+from nacre.training.batch import Batch
+from nacre.training.batches import as_batches
 from nacre.training.memory import freed_memory_kept
 from nacre.training.processes import Processes
 from nacre.training.step import Step

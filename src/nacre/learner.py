@@ -23,14 +23,16 @@ from nacre.space.naming import as_path, check_known, check_new, class_names
 from nacre.space.plain import Features
 from nacre.space.store import read_index
 from nacre.training import Epoch, Recipe, Task
-from nacre.training.batches import EVALUATION_BATCH, Batches, Held, as_batches, joined
+from nacre.training.batch import EVALUATION_BATCH, Batches
+from nacre.training.batches import as_batches
 from nacre.training.checkpoint import clear
 from nacre.training.evaluation import evaluate, measure
 from nacre.training.head import choose_head
+from nacre.training.held import Held
 from nacre.training.processes import Processes
 from nacre.training.seeding import checked_seed, seeded
 from nacre.training.task import Callback, Loss, Metric, check_function, check_settings, cross_entropy
-from nacre.trees import Tree, explained, leaves, map_leaves, shapes, split
+from nacre.trees import Tree, explained, joined, leaves, map_leaves, shapes, split
 
 _CACHED = 4  # plain networks kept for predict
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -59,11 +59,20 @@ def split(tree: Tree, size: int) -> list[Tree]:
     if len(counts) != 1 or 0 in counts:
         raise NacreError(f"inputs must be a batch of at least one example; got {shapes(tree)}")
     count = counts.pop()
-    return [tree] if count <= size else [_between(tree, at, at + size) for at in range(0, count, size)]
+    return [tree] if count <= size else [between(tree, at, at + size) for at in range(0, count, size)]
 
 
-def _between(tree: Tree, first: int, last: int) -> Tree:
+def between(tree: Tree, first: int, last: int) -> Tree:
+    """The examples from `first` to before `last`, as views."""
     return map_leaves(lambda leaf: leaf[first:last], tree)
+
+
+def joined(trees: Iterable[Tree]) -> Tree:
+    """Trees of equal structure as one, joined along the batch."""
+    trees = list(trees)
+    columns = zip(*(leaves(tree) for tree in trees), strict=True)
+    joined = iter([torch.cat(column) for column in columns])
+    return map_leaves(lambda _: next(joined), trees[0])
 
 
 def shapes(tree: Tree) -> str:

@@ -21,8 +21,12 @@ from torch.utils.data import (
 )
 
 from nacre import NacreError, Recipe
-from nacre.training.batches import Batches, Held, Read, as_batches, batch_indices, check_classes, share
+from nacre.training.batch import Batches, batch_indices, share
+from nacre.training.batches import as_batches
+from nacre.training.examples import check_classes
+from nacre.training.held import Held
 from nacre.training.processes import Processes
+from nacre.training.streamed import Read
 
 ONE = Processes(torch.device("cpu"))
 FORKS = "ignore:.*multi-threaded.*fork:DeprecationWarning"  # of Python 3.12 and newer, wherever torch has threads

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from nacre.errors import NacreError
-from nacre.training.batches import Batches, check_classes
+from nacre.training.batch import Batches
+from nacre.training.examples import check_classes
 from nacre.training.task import Loss, Metric
 from nacre.trees import explained, leaves, shapes
 

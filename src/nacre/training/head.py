@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from nacre.errors import NacreError
 from nacre.space.network import check_features, check_head
-from nacre.training.batches import Batches, check_classes
+from nacre.training.batch import Batches
+from nacre.training.examples import check_classes
 from nacre.training.seeding import seeded
 from nacre.trees import Tree, explained
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from nacre.errors import NacreError
-from nacre.training.batches import Batch
+from nacre.training.batch import Batch
 from nacre.training.dropout import quick_dropout
 from nacre.training.evaluation import correct_answers
 from nacre.training.task import Task

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nacre.errors import NacreError
-from nacre.training.batches import Batches
+from nacre.training.batch import Batches
 from nacre.training.processes import Processes
 from nacre.training.recipe import Recipe
 
