@@ -7,16 +7,21 @@ import torch.nn.functional as F
 
 from nacre import networks
 from nacre.errors import NacreError
+from nacre.scenarios.choices import Choices
 from nacre.scenarios.scenario import Examples, Scenario, ScenarioTask
 
 _PIXELS = 24  # the smallest that conv5 takes
 
 
-def digits() -> Scenario:
+def digits(choices: Choices | None = None) -> Scenario:
     """0 or 1, 2 or 3, ... 8 or 9; of every class each fifth image is for testing."""
+    choices = choices or Choices()
+    if choices.network not in (None, "conv5"):
+        raise NacreError(f"no network is called {choices.network!r}; the networks are conv5")
     images, labels = _read()
     tasks = tuple(_task(images, labels, (first, first + 1)) for first in range(0, 10, 2))
-    return Scenario("digits", tasks, lambda: networks.conv5(channels=1))
+    facts = {"network": "conv5", "class_order": choices.class_order, "holdout": choices.holdout}
+    return Scenario("digits", tasks, lambda: networks.conv5(channels=1), facts=facts)
 
 
 def _read() -> Examples:

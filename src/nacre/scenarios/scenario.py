@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +22,7 @@ class ScenarioTask:
     train: Examples
     test: Examples
     classes: tuple[str, ...]
+    augment: Callable[[Any, torch.Generator], Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,8 @@ class Scenario:
     name: str
     tasks: tuple[ScenarioTask, ...]
     backbone: Callable[[], nn.Module]
+    head: Callable[[int], nn.Module] | None = None  # makes a head for so many classes; linear without it
+    facts: Mapping[str, Any] = field(default_factory=dict)  # JSON for the record
 
     def first(self, count: int | None) -> Scenario:
         """The first `count` tasks."""
