@@ -66,17 +66,23 @@ def main() -> None:
         tyro.extras.subcommand_cli_from_dict(commands, prog="nacre", description=_EXAMPLES)
         sys.stdout.flush()
     except WrongUsage as error:  # --epochs 0, --tasks 9: as wrong as --epochs x
-        print(f"nacre: {error}", file=sys.stderr)
+        _say(f"{_who()}: {error}")
         sys.exit(2)
     except NacreError as error:
-        sys.exit(f"nacre: {error}")
+        sys.exit(f"{_who()}: {error}")
     except KeyboardInterrupt:
         sys.exit("nacre: interrupted; the same command with --resume goes on from the last epoch")
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # so that flushing it at exit fails no more
         sys.exit(1)
     except OSError as error:  # a disk that is full, a folder that may not be written to
-        sys.exit(f"nacre: {error}")
+        sys.exit(f"{_who()}: {error}")
+
+
+def _who() -> str:
+    """Who speaks: of several processes that learn together, all but the first with their number."""
+    rank = os.environ.get("RANK", "0")
+    return "nacre" if rank == "0" else f"nacre (process {rank})"
 
 
 def run(

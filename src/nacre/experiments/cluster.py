@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import shutil
+import socket
 import tempfile
 import uuid
 import zipfile
@@ -18,6 +19,8 @@ from nacre.experiments.environment import record_session
 from nacre.experiments.folder import ENVIRONMENT, LOCK, RUN, locked, read_json, write_json
 from nacre.experiments.plan import Json
 from nacre.experiments.run import CHECKPOINTS, seed_folder
+
+_REACHABLE_S = 10.0
 
 
 def import_ray() -> Any:
@@ -90,6 +93,7 @@ def _keep(found: Json, out: Path, seed: int) -> None:
 
 @contextlib.contextmanager
 def _connected(ray: Any, address: str) -> Iterator[None]:
+    _check_reachable(address)
     try:
         ray.init(address=address, log_to_driver=False, logging_level="error")
     except Exception as error:  # ray has many, not all of them its own
@@ -101,6 +105,17 @@ def _connected(ray: Any, address: str) -> Iterator[None]:
         yield
     finally:
         ray.shutdown()  # ends the cells that still run
+
+
+def _check_reachable(address: str) -> None:
+    """Ray itself goes on trying for minutes."""
+    host, _, port = address.rpartition(":")
+    if not (host and port.isdecimal()) or "/" in host:  # "auto", ray://...: Ray's own to find
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), _REACHABLE_S).close()
+    except (OSError, OverflowError) as error:
+        raise NacreError(f"no Ray cluster could be reached at {address!r}: {error}") from error
 
 
 def _share(ray: Any, jobs: int | None) -> dict[str, float]:

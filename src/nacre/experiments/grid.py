@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from nacre.errors import NacreError
@@ -60,9 +60,9 @@ class Grid:
         return plans
 
     def to_json(self) -> Json:
-        """All that the results follow from; a tracker only looks on."""
-        options = options_to_json(replace(self.options, track=None))
-        del options["track"]
+        """All that the results follow from: not the tracker, which looks on, nor where the data are."""
+        options = options_to_json(self.options)
+        del options["track"], options["choices"]["data"]
         return {
             "scenario": self.scenario,
             "methods": list(self.methods),

@@ -37,6 +37,8 @@ class Plan:
 
 def _named(value: Any) -> Any:
     """A setting as JSON; a function by its name."""
+    if isinstance(value, tuple):
+        return list(value)
     if not callable(value):
         return value
     named = value if hasattr(value, "__qualname__") else type(value)
