@@ -61,7 +61,8 @@ def learn_elsewhere(cell: Json, config: Json) -> Json:
         except Exception as error:  # whatever it is, the grid goes on
             return {"error": what_went_wrong(error)}
         environment = read_json(out / ENVIRONMENT) or {}
-        return {"error": None, "session": environment["sessions"][-1], "files": _pack(seed_folder(out, chosen.seed))}
+        session = {**environment["sessions"][-1], "node": import_ray().get_runtime_context().get_node_id()}
+        return {"error": None, "session": session, "files": _pack(seed_folder(out, chosen.seed))}
 
 
 def _pack(folder: Path) -> bytes:
