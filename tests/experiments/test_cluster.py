@@ -30,7 +30,7 @@ def cluster() -> None:
     nodes.wait_for_nodes()
     print(nodes.address, flush=True)
     sys.stdin.read()
-    nodes.shutdown()
+    nodes.shutdown()  # type: ignore[no-untyped-call]
 
 
 def read(path: Path) -> Any:
@@ -77,6 +77,21 @@ def test_without_ray_the_error_says_what_to_install(tmp_path: Path, monkeypatch:
     with pytest.raises(NacreError, match="--ray needs"):
         compare(Grid("digits", ("cacl",), (), Options(epochs=1)), tmp_path / "out", ray="auto")
     assert not (tmp_path / "out").exists()
+
+
+def test_a_cluster_that_is_not_there_is_named_at_once(tmp_path: Path) -> None:
+    command = ("compare", "digits", "--methods", "cacl", "--epochs", "1", "--ray", "127.0.0.1:1", "--out", "out")
+    done = subprocess.run(
+        [sys.executable, "-m", "nacre", *command],
+        cwd=tmp_path,
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("nacre: no Ray cluster could be reached at '127.0.0.1:1': ")
 
 
 if __name__ == "__main__":

@@ -44,11 +44,12 @@ sgd.__module__ = "test_run"  # in the script as well: the name is part of the pl
 
 def task(name: str, axis: int) -> ScenarioTask:
     draw = torch.Generator().manual_seed(axis)
-    parts: list[tuple[Tensor, Tensor]] = []
-    for count in (44, 30):
-        x = torch.randn(count, 6, generator=draw)
-        parts.append((x, (x[:, axis] > 0).long()))
-    return ScenarioTask(name, *parts, ("low", "high"))
+    train, test = (torch.randn(count, 6, generator=draw) for count in (44, 30))
+    return ScenarioTask(name, labelled(train, axis), labelled(test, axis), ("low", "high"))
+
+
+def labelled(x: Tensor, axis: int) -> tuple[Tensor, Tensor]:
+    return x, (x[:, axis] > 0).long()
 
 
 def backbone() -> nn.Module:

@@ -81,8 +81,6 @@ def main() -> None:
     error: str | None = None
     try:
         learn_cell(Cell.from_json(asked["cell"]), Path(asked["out"]), progress=asked["progress"])
-    except KeyboardInterrupt:
-        os._exit(130)
     except Exception as raised:  # whatever it is, the grid goes on
         error = what_went_wrong(raised)
     sys.stdout.write("\n" + json.dumps(error) + "\n")

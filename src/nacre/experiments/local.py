@@ -67,6 +67,7 @@ class _Workers:
                 env={**os.environ, **settings_of_place(place, self._jobs)},
                 text=True,
                 encoding="utf-8",
+                start_new_session=True,  # Ctrl-C is for the command, which ends its processes
             )
             self._running.add(child)
             return child
