@@ -97,7 +97,7 @@ def check_command(words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pyt
         assert status(words, monkeypatch) == 0, words
     elif words[0] == "run":
 
-        def stop(plan: Plan, out: Path, *, resume: bool = False, progress: bool = True) -> None:
+        def stop(plan: Plan, out: Path, *, resume: bool = False, track: str | None = None) -> None:
             raise Understood
 
         with monkeypatch.context() as patched:

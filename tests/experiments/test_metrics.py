@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nacre.experiments.metrics import acc, bwt, mean_and_std
+from nacre.experiments.metrics import acc, bwt, forgetting, mean_and_std, printed, summarise
 
 PERCENT = st.floats(0, 100)
 
@@ -36,7 +36,39 @@ def test_bwt_is_exactly_zero_where_nothing_changes() -> None:
 
 
 def test_one_task_cannot_forget() -> None:
-    assert (acc([[70.0]]), bwt([[70.0]])) == (70.0, 0.0)
+    assert (acc([[70.0]]), bwt([[70.0]]), forgetting([[70.0]])) == (70.0, 0.0, 0.0)
+
+
+def test_forgetting_is_how_far_each_task_fell_below_its_best() -> None:
+    # task 0: best 95 after task 1, 70 in the end; task 1: best 80, 85 in the end, a gain; task 2 is the last
+    assert forgetting([[90.0], [95.0, 80.0], [70.0, 85.0, 33.0]]) == (25 - 5) / 2
+
+
+def test_forgetting_sees_a_fall_that_bwt_does_not() -> None:
+    rows = [[50.0], [90.0, 60.0], [50.0, 60.0, 70.0]]  # what later tasks gave is lost again
+    assert (bwt(rows), forgetting(rows)) == (0.0, 20.0)
+
+
+def test_the_last_row_is_no_best_of_its_own() -> None:
+    assert forgetting([[50.0], [60.0, 70.0]]) == -10.0
+
+
+def test_numbers_are_printed_as_the_paper_prints_them() -> None:
+    assert printed(86.1949, 0.3751) == "86.19(0.38)"
+    assert printed(8.68123, 0.0456, 3) == "8.681(0.046)"
+    assert printed(89.2) == "89.20"
+
+
+def test_several_runs_become_means_and_deviations_and_one_stays_as_it_is() -> None:
+    runs = [
+        {"seed": seed, "acc": acc, "bwt": -1.0, "forgetting": 2.0, "megabytes": 0.5, "ranks": {}}
+        for seed, acc in ((3, 80.0), (5, 90.0))
+    ]
+    both = summarise(runs)
+    assert (both["acc"], both["bwt"], both["forgetting"], both["megabytes"]) == (85.0, -1.0, 2.0, 0.5)
+    assert both["std"] == {"acc": pytest.approx(50**0.5), "bwt": 0.0, "forgetting": 0.0, "megabytes": 0.0}
+    assert both["runs"] == runs
+    assert summarise(runs[:1]) == runs[0]
 
 
 def test_the_deviation_is_that_of_a_sample() -> None:
@@ -48,11 +80,14 @@ def test_one_value_has_no_deviation() -> None:
 
 
 @given(matrices())
-def test_acc_and_bwt_are_numpys(rows: list[list[float]]) -> None:
+def test_acc_bwt_and_forgetting_are_numpys(rows: list[list[float]]) -> None:
     matrix = np.array([[*row, *[0.0] * (len(rows) - len(row))] for row in rows])
     assert acc(rows) == pytest.approx(matrix[-1].mean(), abs=1e-9)
     forgotten = (matrix[-1] - matrix.diagonal())[:-1]
     assert bwt(rows) == pytest.approx(forgotten.mean() if len(forgotten) else 0.0, abs=1e-9)
+    if len(rows) > 1:
+        best = np.tril(matrix)[:-1, :-1].max(axis=0)  # accuracies are at least the zeros above the diagonal
+        assert forgetting(rows) == pytest.approx((best - matrix[-1, :-1]).mean(), abs=1e-9)
 
 
 @given(st.lists(PERCENT, min_size=2, max_size=10))

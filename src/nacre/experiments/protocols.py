@@ -1,49 +1,98 @@
-"""Protocols: how a scenario is trained by default, and as the paper says."""
+"""Protocols: how a scenario is trained by default, as the paper says, and as the authors' code does."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import fields, replace
-from typing import Any
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Literal, get_args
 
 from nacre.errors import NacreError
-from nacre.experiments.run import Plan
+from nacre.experiments.plan import Plan
+from nacre.experiments.tracking import TrackerName
 from nacre.methods import CACL, METHODS
-from nacre.scenarios import SCENARIOS, Choices
+from nacre.scenarios import SCENARIOS, Choices, Scenario
 from nacre.training import Recipe
+
+Protocol = Literal["quick", "paper", "published"]
 
 # ours, for each scenario: measured in docs/results.md
 QUICK: dict[str, tuple[Recipe, dict[str, Any]]] = {
     "digits": (Recipe(epochs=40, batch_size=16), {"energy": 1e-3, "sparsity": 0.1}),
 }
 PAPER = Recipe(epochs=200, batch_size=64, milestones=(0.4, 0.6, 0.9))
+PUBLISHED = replace(PAPER, milestones=(0.6, 0.9))  # epochs 120 and 180 of 200
+PUBLISHED_MINIIMAGENET = replace(PAPER, milestones=(0.75, 0.9))  # 150 and 180
 
 
-def plan(
-    scenario: str,
-    method: str,
-    protocol: str = "quick",
-    *,
-    sparsity: float | None = None,
-    epochs: int | None = None,
-    tasks: int | None = None,
-    seeds: Sequence[int] = (0,),
-) -> Plan:
+class WrongUsage(NacreError):
+    """What was asked for makes no sense, whatever the machine and the data."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """What may be asked of a run beside its scenario and its methods; `nacre run` and `nacre compare` share it."""
+
+    protocol: Protocol = "quick"  # quick: ours; paper: the text's 200 epochs; published: the authors' code's
+    epochs: int | None = None  # epochs a task, and the schedule scales with them; the protocol's own by default
+    tasks: int | None = None  # only the first so many tasks
+    seeds: tuple[int, ...] = (0,)  # one run each; a seed draws the initial weights and the order of the tasks
+    track: TrackerName | None = None  # write curves for TensorBoard (into the run's folder), wandb or MLflow
+    choices: Choices = field(default_factory=Choices)
+
+
+def plan(scenario: str, method: str, options: Options | None = None, *, sparsity: float | None = None) -> Plan:
     """The plan that a command line asks for."""
-    if len(set(seeds)) != len(seeds) or not seeds:
-        raise NacreError(f"--seeds takes different numbers, at least one; got {list(seeds)}")
-    recipe, settings = (PAPER, _text_settings()) if protocol == "paper" else QUICK[scenario]
-    kind = METHODS[method]
-    known = {field.name for field in fields(kind)}
+    options = options or Options()
+    recipe, chosen = recipe_and_method(scenario, method, options, sparsity)
+    return Plan(stream(scenario, options), chosen, recipe, tuple(options.seeds), options.protocol)
+
+
+def has_sparsity(method: str) -> bool:
+    return any(part.name == "sparsity" for part in fields(_known("method", method, METHODS)))
+
+
+def recipe_and_method(scenario: str, method: str, options: Options, sparsity: float | None) -> tuple[Recipe, Any]:
+    """How each task is trained. Reads no data, so that what is wrong is known at once."""
+    if not options.seeds or len(set(options.seeds)) != len(options.seeds):
+        raise WrongUsage(f"--seeds takes different numbers, at least one; got {list(options.seeds)}")
+    _known("scenario", scenario, SCENARIOS)
+    recipe, settings = _protocol(scenario, options.protocol)
+    kind = _known("method", method, METHODS)
+    names = {part.name for part in fields(kind)}
     if sparsity is not None:
-        if "sparsity" not in known:
-            raise NacreError(f"the method {method} has no --sparsity")
+        if not has_sparsity(method):
+            raise WrongUsage(f"the method {method} has no --sparsity")
         settings = {**settings, "sparsity": sparsity}
-    chosen = kind(**{name: value for name, value in settings.items() if name in known})
-    if epochs is not None:
-        recipe = replace(recipe, epochs=epochs)
-    return Plan(SCENARIOS[scenario](Choices()).first(tasks), chosen, recipe, tuple(seeds))
+    try:
+        chosen = kind(**{name: value for name, value in settings.items() if name in names})
+        if options.epochs is not None:
+            recipe = replace(recipe, epochs=options.epochs)
+    except NacreError as error:  # --epochs 0, --sparsity -1: as wrong as --epochs x
+        raise WrongUsage(str(error)) from error
+    return recipe, chosen
 
 
-def _text_settings() -> dict[str, Any]:
-    return vars(CACL.text())
+def stream(scenario: str, options: Options) -> Scenario:
+    """The tasks, with their data."""
+    whole: Scenario = _known("scenario", scenario, SCENARIOS)(options.choices)
+    try:
+        return whole.first(options.tasks)
+    except NacreError as error:
+        raise WrongUsage(str(error)) from error
+
+
+def _protocol(scenario: str, name: str) -> tuple[Recipe, dict[str, Any]]:
+    if name == "paper":
+        return PAPER, vars(CACL.text())
+    if name == "published":
+        return PUBLISHED_MINIIMAGENET if scenario == "miniimagenet" else PUBLISHED, vars(CACL.published())
+    if name != "quick":
+        raise WrongUsage(f"no protocol is called {name!r}; the protocols are {', '.join(get_args(Protocol))}")
+    if scenario not in QUICK:
+        raise WrongUsage(f"{scenario} has no quick protocol: choose --protocol paper or published")
+    return QUICK[scenario]
+
+
+def _known(what: str, name: str, known: Any) -> Any:
+    if name not in known:
+        raise WrongUsage(f"no {what} is called {name!r}; the {what}s are {', '.join(known)}")
+    return known[name]

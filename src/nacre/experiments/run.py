@@ -3,144 +3,135 @@
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TypeVar, cast
 
 from torch import nn
 
 from nacre.errors import NacreError
-from nacre.experiments.metrics import acc, bwt, mean_and_std
+from nacre.experiments.environment import describe_session, record_session
+from nacre.experiments.epochs import EpochLog, seconds_of
+from nacre.experiments.folder import RESULT, RUN, claim, locked, read_json, write_json
+from nacre.experiments.metrics import acc, bwt, forgetting, summarise
+from nacre.experiments.plan import Json, Plan
+from nacre.experiments.spectra import Spectra
+from nacre.experiments.tracking import Tracked, check_tracker, tracking
 from nacre.learner import Learner
-from nacre.methods.method import settings
 from nacre.scenarios import Scenario, ScenarioTask
 from nacre.space.container import canonical_json
 from nacre.space.store import INDEX, replace_file
-from nacre.training import Epoch, Recipe
 from nacre.training.checkpoint import clear
+from nacre.training.processes import Processes
 from nacre.training.seeding import seeded
+from nacre.training.task import Callback
 
-STORE, CHECKPOINTS, CONFIG, MATRIX, EPOCHS = "life.nacre", "checkpoints", "run.json", "accuracy.json", "epochs.jsonl"
-Json = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What is run: everything that its result follows from, but for the machine."""
-
-    scenario: Scenario
-    method: Any
-    recipe: Recipe
-    seeds: tuple[int, ...] = (0,)
-
-    def to_json(self) -> Json:
-        recipe = {key: value for key, value in asdict(self.recipe).items() if not callable(value)}
-        return {
-            "scenario": self.scenario.name,
-            "tasks": [task.name for task in self.scenario.tasks],
-            "method": settings(self.method),
-            "recipe": recipe,
-            "seeds": list(self.seeds),
-        }
+STORE, CHECKPOINTS, MATRIX = "life.nacre", "checkpoints", "accuracy.json"
+EPOCHS, SPECTRA = "epochs.jsonl", "spectra.json"
+Value = TypeVar("Value")
 
 
-def run(plan: Plan, out: Path, *, resume: bool = False, progress: bool = True) -> Json:
+def run(plan: Plan, out: Path, *, resume: bool = False, progress: bool = True, track: str | None = None) -> Json:
     """Runs every seed and gives the result; with `resume`, what is already in the folder is not done again."""
-    _claim(out, plan, resume=resume)
-    runs = [run_seed(plan, seed, out / f"seed-{seed}", progress=progress) for seed in plan.seeds]
-    return {**plan.to_json(), **summarise(runs)}
+    check_tracker(track)
+    processes = Processes.current()
+
+    def begin() -> Json | None:
+        claim(out, RUN, plan.to_json(), resume=resume)
+        finished = read_json(out / RESULT)
+        if finished is None:
+            record_session(out, describe_session())
+        return finished
+
+    if (finished := _first(processes, begin)) is not None:
+        return finished
+    runs = [run_seed(plan, seed, seed_folder(out, seed), progress=progress, track=track) for seed in plan.seeds]
+    return _first(processes, lambda: finish(plan, out, runs))
 
 
-def _claim(out: Path, plan: Plan, *, resume: bool) -> None:
-    """Makes the folder this run's; one that another run made is left alone."""
-    config = (json.dumps(plan.to_json(), indent=2) + "\n").encode()
-    path = out / CONFIG
-    if not path.exists():
-        if out.exists() and not out.is_dir():
-            raise NacreError(f"{out} is no folder: give another one with --out")
-        if out.exists() and any(found.name != f"{CONFIG}.partial" for found in out.iterdir()):
-            raise NacreError(f"{out} holds something that is not a run of nacre's: give another folder with --out")
-        out.mkdir(parents=True, exist_ok=True)
-        replace_file(path, config)
-        return
-    if not resume:
-        raise NacreError(f"{out} holds a run already: go on with it with --resume, or give another folder with --out")
-    if differences := _differences(path, config):
-        raise NacreError(f"{out} holds a run with other settings than these: {differences}")
+def seed_folder(out: Path, seed: int) -> Path:
+    return out / f"seed-{seed}"
 
 
-def _differences(path: Path, config: bytes) -> str:
-    try:
-        old, new = _flat(json.loads(path.read_bytes())), _flat(json.loads(config))
-    except (ValueError, AttributeError) as error:
-        raise NacreError(f"{path} is damaged: {error}") from error
-    changed = [key for key in {**new, **old} if old.get(key) != new.get(key)]
-    return "; ".join(f"{key} was {old.get(key)}, now {new.get(key)}" for key in changed)
+def finish(plan: Plan, out: Path, runs: list[Json]) -> Json:
+    """Writes down the result of all seeds."""
+    result = {**plan.to_json(), **summarise(runs)}
+    write_json(out / RESULT, result)
+    return result
 
 
-def _flat(settings: Json, above: str = "") -> Json:
-    """Settings within settings by their full names: recipe.epochs."""
-    flat: Json = {}
-    for key, value in settings.items():
-        flat |= _flat(value, f"{above}{key}.") if isinstance(value, dict) else {f"{above}{key}": value}
-    return flat
-
-
-def run_seed(plan: Plan, seed: int, folder: Path, *, progress: bool = True) -> Json:
+def run_seed(plan: Plan, seed: int, folder: Path, *, progress: bool = True, track: str | None = None) -> Json:
     """Learns the tasks in the order that the seed draws, and measures all tasks so far after each."""
-    begun = time.monotonic()
-    scenario = plan.scenario.ordered(seed)
-    learner = _learner(plan, seed, folder, progress=progress)
-    matrix = _read_matrix(folder, len(scenario.tasks))
+    processes = Processes.current()
+    with locked(folder, wanted=processes.main):
+        if (finished := _first(processes, lambda: read_json(folder / RESULT))) is not None:
+            return finished
+        scenario = plan.scenario.ordered(seed)
+        learner = _learner(plan, seed, folder, progress=progress)
+        names = [task.name for task in scenario.tasks]
+        config = {**plan.to_json(), "seed": seed}
+        with tracking(track if processes.main else None, folder, config, names) as tracked:
+            matrix = _learn(plan, scenario, learner, folder, processes, tracked)
+
+        def conclude() -> Json:
+            result = _result(learner, seed, matrix, seconds_of(folder / EPOCHS))
+            write_json(folder / RESULT, result)
+            return result
+
+        return _first(processes, conclude)
+
+
+def _learn(
+    plan: Plan, scenario: Scenario, learner: Learner, folder: Path, processes: Processes, tracked: Tracked | None
+) -> list[list[float]]:
+    """Goes through the tasks and gives the accuracies: row i on tasks 0..i after task i."""
+    matrix = _first(processes, lambda: _read_matrix(folder, len(scenario.tasks)))
     for position, task in enumerate(scenario.tasks):
         if task.name not in learner.tasks:
-            learner.learn(
-                task.name,
-                task.train,
-                recipe=replace(plan.recipe, augment=task.augment) if task.augment else plan.recipe,
-                head=_head(scenario, task, seed),
-                classes=task.classes,
-                checkpoint=folder / CHECKPOINTS,
-                callbacks=[_Log(folder / EPOCHS)],
-            )
-            learner.save(folder / STORE)
-        else:
+            _learn_task(plan, scenario, task, learner, folder, tracked)
+        elif processes.main:
             clear(folder / CHECKPOINTS, task.name)  # of a run that was killed when it had just saved
         if len(matrix) == position:
             seen = scenario.tasks[: position + 1]
             matrix.append([learner.evaluate(earlier.test, task=earlier.name) for earlier in seen])
-            replace_file(folder / MATRIX, canonical_json(matrix).encode())
-    size = learner.knowledge.size()
-    return {
-        "seed": seed,
-        "tasks": [task.name for task in scenario.tasks],
-        "acc": acc(matrix),
-        "bwt": bwt(matrix),
-        "megabytes": size.megabytes,
-        "bytes_on_disk": size.disk,
-        "accuracy_matrix": [[*row, *[None] * (len(matrix) - len(row))] for row in matrix],
-        "ranks": {task.name: learner.knowledge.ranks(task.name) for task in scenario.tasks},
-        "seconds": time.monotonic() - begun,
-    }
+            if processes.main:
+                replace_file(folder / MATRIX, canonical_json(matrix).encode())
+            if tracked is not None:
+                tracked.task(matrix[-1], learner.knowledge.size().megabytes)
+    return matrix
+
+
+def _learn_task(
+    plan: Plan, scenario: Scenario, task: ScenarioTask, learner: Learner, folder: Path, tracked: Tracked | None
+) -> None:
+    main = Processes.current().main
+    logs: list[Callback] = [EpochLog(folder / EPOCHS), Spectra(folder / SPECTRA)] if main else []
+    learner.learn(
+        task.name,
+        task.train,
+        recipe=replace(plan.recipe, augment=task.augment) if task.augment is not None else plan.recipe,
+        head=_head(scenario, task, learner.seed),
+        classes=task.classes,
+        checkpoint=folder / CHECKPOINTS,
+        callbacks=[*logs, *([tracked.epoch] if tracked is not None else [])],
+    )
+    learner.save(folder / STORE)
+
+
+def _head(scenario: Scenario, task: ScenarioTask, seed: int) -> nn.Module | None:
+    if scenario.head is None:
+        return None
+    with seeded(seed, task.name, "head"):
+        return scenario.head(len(task.classes))
 
 
 def _learner(plan: Plan, seed: int, folder: Path, *, progress: bool) -> Learner:
     if (folder / STORE / INDEX).exists():
         return Learner.load(folder / STORE, progress=progress)
-    folder.mkdir(exist_ok=True)
     with seeded(seed, "backbone"):
         backbone = plan.scenario.backbone()
     return Learner(backbone, plan.method, seed=seed, progress=progress)
-
-
-def _head(scenario: Scenario, task: ScenarioTask, seed: int) -> nn.Module | None:
-    """The head that the scenario's network has; None for the linear one that a learner makes."""
-    if scenario.head is None:
-        return None
-    with seeded(seed, task.name, "head"):
-        return scenario.head(len(task.classes))
 
 
 def _read_matrix(folder: Path, tasks: int) -> list[list[float]]:
@@ -155,40 +146,36 @@ def _read_matrix(folder: Path, tasks: int) -> list[list[float]]:
     return matrix
 
 
-class _Log:
-    """Writes a line of JSON for every epoch."""
+def _result(learner: Learner, seed: int, matrix: list[list[float]], seconds: float) -> Json:
+    size = learner.knowledge.size()
+    return {
+        "seed": seed,
+        "tasks": list(learner.tasks),
+        "acc": acc(matrix),
+        "bwt": bwt(matrix),
+        "forgetting": forgetting(matrix),
+        "megabytes": size.megabytes,
+        "bytes_on_disk": size.disk,
+        "accuracy_matrix": [[*row, *[None] * (len(matrix) - len(row))] for row in matrix],
+        "ranks": {task: learner.knowledge.ranks(task) for task in learner.tasks},
+        "seconds": seconds,
+    }
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._clean = False
 
-    def __call__(self, epoch: Epoch, _: object) -> None:
-        if not self._clean:
-            self._drop(epoch)
-        with self._path.open("a") as file:
-            file.write(canonical_json(epoch.to_json()) + "\n")
-
-    def _drop(self, first: Epoch) -> None:
-        """Takes out what a killed run wrote of epochs that are learnt again, and the part of a line."""
-        lines = self._path.read_text().splitlines(keepends=True) if self._path.exists() else []
+def _first(processes: Processes, work: Callable[[], Value]) -> Value:
+    """What work gives, done by the first process alone; what went wrong there is known to all."""
+    done: tuple[Value | None, str | None] = (None, None)
+    if processes.main:
         try:
-            kept = [line for line in lines if line.endswith("\n") and not _again(json.loads(line), first)]
-        except (ValueError, KeyError, TypeError) as error:
-            raise NacreError(f"{self._path} is damaged: {error!r}") from error
-        if kept != lines:
-            replace_file(self._path, "".join(kept).encode())
-        self._clean = True
+            done = (work(), None)
+        except NacreError as error:
+            if processes.count == 1:
+                raise
+            done = (None, str(error))
+    value, problem = processes.agree(done)
+    if problem is not None:
+        raise NacreError(problem)
+    return cast(Value, value)
 
 
-def _again(line: Json, first: Epoch) -> bool:
-    return (line["task"], line["phase"]) == (first.task, first.phase) and line["epoch"] >= first.epoch
-
-
-def summarise(runs: Sequence[Json]) -> Json:
-    """One run as it is; several as means, standard deviations and the runs themselves."""
-    if len(runs) == 1:
-        return dict(runs[0])
-    means, deviations = {}, {}
-    for key in ("acc", "bwt", "megabytes"):
-        means[key], deviations[key] = mean_and_std([run[key] for run in runs])
-    return {**means, "std": deviations, "runs": list(runs)}
+__all__ = ["Plan", "finish", "run", "run_seed", "seed_folder"]

@@ -12,6 +12,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from nacre.experiments.metrics import printed
+
 _UNLIMITED = 1 << 20  # of a pipe; COLUMNS says nothing about those
 _FOLDED = 24  # texts longer than this may be folded on a terminal
 _HEADING = 12  # and headings of numbers longer than this
@@ -26,6 +28,19 @@ def print_run(result: dict[str, Any]) -> None:
         if any(run["ranks"].values()):
             _print_table(console, *_ranks(run["ranks"]))
     _print_line(console, _summary(result))
+
+
+def print_grid(result: dict[str, Any]) -> None:
+    """The result of `compare` on standard output: a row for every method and sparsity."""
+    console, cells, wanted = _console(), result["cells"], len(result["seeds"])
+    columns = [
+        _Column("seeds", [f"{len(cell['seeds'])} of {wanted}" for cell in cells]),
+        _Column("ACC %", [_printed(cell, "acc") for cell in cells]),
+        _Column("BWT", [_printed(cell, "bwt") for cell in cells]),
+        _Column("MB", [_printed(cell, "megabytes", 3) for cell in cells]),
+    ]
+    title = f"{result['scenario']}, protocol {result['protocol']}"
+    _print_table(console, title, _Column("method", [cell["cell"] for cell in cells], text=True), columns)
 
 
 def print_space(described: dict[str, Any]) -> None:
@@ -123,16 +138,16 @@ def _printable(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
+def _printed(result: dict[str, Any], key: str, digits: int = 2) -> str:
+    return printed(result[key], result["std"][key] if "std" in result else None, digits)
+
+
 def _summary(result: dict[str, Any]) -> str:
-    std = result.get("std")
-
-    def shown(key: str, digits: int) -> str:
-        return f"{result[key]:.{digits}f}" + (f"({std[key]:.{digits}f})" if std else "")
-
-    method = result["method"]["name"]
-    lines = (
-        f"{method} on {result['scenario']}: ACC {shown('acc', 2)} %  BWT {shown('bwt', 2)}  {shown('megabytes', 3)} MB"
+    line = (
+        f"{result['method']['name']} on {result['scenario']}: ACC {_printed(result, 'acc')} %  "
+        f"BWT {_printed(result, 'bwt')}  forgetting {_printed(result, 'forgetting')}  "
+        f"{_printed(result, 'megabytes', 3)} MB"
     )
     if "bytes_on_disk" in result:
-        lines += f"  ({result['bytes_on_disk']:,} bytes on disk)"
-    return lines
+        line += f"  ({result['bytes_on_disk']:,} bytes on disk)"
+    return line

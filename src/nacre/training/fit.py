@@ -57,6 +57,8 @@ def fit(
     watch = Watch(task)
     history = _resume(checkpoint, network, optimizer, watch)
     _check_epochs(len(history), task)
+    if history:
+        _show_inputs(network, task)
     step = Step(network, task, optimizer, penalty, after_backward, after_step)
     first = epochs.start + len(history)
     progress = Progress(task.name, phase, task.recipe.epochs, first, wanted=task.progress and task.processes.main)
@@ -163,6 +165,12 @@ def _resume(checkpoint: Checkpoint | None, network: nn.Module, optimizer: Optimi
     state, best = restored
     watch.restore(state["watch"], best)
     return [Epoch(**epoch) for epoch in state["history"]]
+
+
+def _show_inputs(network: nn.Module, task: Task) -> None:
+    """A network learns from its first batch what inputs are like, and a finished phase has no batch to come."""
+    with torch.no_grad(), seeded("look"):
+        network.eval()(task.train.first()[0])
 
 
 def _check_epochs(done: int, task: Task) -> None:

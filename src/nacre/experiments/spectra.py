@@ -1,0 +1,24 @@
+"""Spectra: the singular values of every layer just before a task's cut, which afterwards nobody knows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from torch import nn
+
+from nacre.experiments.folder import read_json, write_json
+from nacre.lowrank import factors, prepare
+from nacre.training import Epoch
+
+
+class Spectra:
+    """A callback of `learn`; of a task learnt in several phases the last one's values stay."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __call__(self, epoch: Epoch, network: nn.Module) -> None:
+        if epoch.epoch < epoch.epochs:
+            return
+        if layers := {name: prepare(layer).s.tolist() for name, layer in factors(network).items()}:
+            write_json(self._path, {**(read_json(self._path) or {}), epoch.task: layers})

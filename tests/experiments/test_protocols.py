@@ -1,0 +1,124 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from nacre import CACL, CACLST, CACLFixed, NacreError, Single
+from nacre.experiments.grid import Grid
+from nacre.experiments.protocols import PUBLISHED, QUICK, Options, WrongUsage, plan, recipe_and_method
+from nacre.methods import METHODS
+from nacre.scenarios import SCENARIOS, Choices
+
+
+def drops(epochs: int, rates: list[float]) -> list[int]:
+    """The epochs, from 1, before which the rate fell."""
+    return [epoch for epoch in range(1, epochs) if rates[epoch] < rates[epoch - 1]]
+
+
+@pytest.mark.parametrize(
+    ("protocol", "scenario", "at"),
+    [
+        ("paper", "digits", [80, 120, 180]),
+        ("published", "digits", [120, 180]),
+    ],
+)
+def test_the_papers_and_the_codes_schedules(protocol: str, scenario: str, at: list[int]) -> None:
+    chosen = plan(scenario, "cacl", Options(protocol=protocol))  # type: ignore[arg-type]
+    recipe = chosen.recipe
+    assert (recipe.epochs, recipe.batch_size, recipe.learning_rate, recipe.optimizer) == (200, 64, 1e-3, None)
+    assert drops(200, [recipe.rate_at(epoch) for epoch in range(200)]) == at
+    assert recipe.rate_at(199) == pytest.approx(0.1 ** len(at))
+    assert chosen.protocol == protocol
+
+
+def test_the_code_trains_miniimagenet_on_another_schedule(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(SCENARIOS, "miniimagenet", SCENARIOS["digits"])  # the schedule depends on the name alone
+    recipe, method = recipe_and_method("miniimagenet", "cacl", Options(protocol="published"), None)
+    assert drops(200, [recipe.rate_at(epoch) for epoch in range(200)]) == [150, 180]
+    assert replace(recipe, milestones=PUBLISHED.milestones) == PUBLISHED
+    assert method == CACL.published()
+
+
+def test_the_protocols_take_the_methods_presets() -> None:
+    assert recipe_and_method("digits", "cacl", Options(protocol="paper"), None)[1] == CACL.text()
+    published = recipe_and_method("digits", "cacl", Options(protocol="published"), 0.4)[1]
+    assert published == CACL.published(0.4)
+    assert (published.energy, published.penalised) == (3e-5, "all")
+    quick = QUICK["digits"]
+    assert recipe_and_method("digits", "cacl", Options(), None) == (quick[0], CACL(**quick[1]))
+
+
+@pytest.mark.parametrize("protocol", ["quick", "paper", "published"])
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_runs_under_every_protocol(name: str, protocol: str) -> None:
+    kinds = {"cacl": CACL, "cacl-st": CACLST, "cacl-fixed": CACLFixed, "single": Single}
+    chosen = recipe_and_method("digits", name, Options(protocol=protocol), None)[1]  # type: ignore[arg-type]
+    assert type(chosen) is kinds[name]
+
+
+def test_what_is_asked_for_goes_into_the_plan() -> None:
+    chosen = plan("digits", "cacl", Options(epochs=3, tasks=2, seeds=(4, 7)), sparsity=0.9)
+    assert [task.name for task in chosen.scenario.tasks] == ["0-1", "2-3"]
+    assert (chosen.recipe.epochs, chosen.seeds, chosen.method.sparsity) == (3, (4, 7), 0.9)
+    recorded = chosen.to_json()
+    assert recorded["protocol"] == "quick"
+    assert recorded["network"] == "conv5"
+    assert recorded["method"]["settings"]["sparsity"] == 0.9
+    assert recorded["recipe"]["epochs"] == 3
+    assert recorded["seeds"] == [4, 7]
+
+
+@pytest.mark.parametrize(
+    ("method", "options", "sparsity", "message"),
+    [
+        ("single", Options(), 0.1, "single has no --sparsity"),
+        ("cacl", Options(seeds=(1, 1)), None, r"--seeds takes different numbers, at least one; got \[1, 1\]"),
+        ("cacl", Options(seeds=()), None, "--seeds"),
+        ("cacl", Options(epochs=0), None, "epochs is a whole number from 1; got 0"),
+        ("cacl", Options(tasks=9), None, "digits has 5 tasks; got --tasks 9"),
+        ("cacl", Options(), -1.0, "sparsity is a number from 0"),
+        ("ewc", Options(), None, "no method is called 'ewc'; the methods are cacl"),
+        ("cacl", Options(protocol="fast"), None, "no protocol is called 'fast'"),  # type: ignore[arg-type]
+    ],
+)
+def test_wrong_usage_is_named(method: str, options: Options, sparsity: float | None, message: str) -> None:
+    with pytest.raises(WrongUsage, match=message):
+        plan("digits", method, options, sparsity=sparsity)
+
+
+def test_an_unknown_scenario_and_an_unknown_network_are_named() -> None:
+    with pytest.raises(WrongUsage, match=r"no scenario is called 'digitz'; the scenarios are .*digits"):
+        plan("digitz", "cacl")
+    with pytest.raises(NacreError, match="'conv6'"):
+        plan("digits", "cacl", Options(choices=Choices(network="conv6")))
+
+
+def test_a_grid_has_every_method_with_every_sparsity_and_seed_and_a_dense_one_once() -> None:
+    grid = Grid("digits", ("cacl", "single"), (0.1, 0.4), Options(seeds=(0, 1)))
+    assert [(cell.name, cell.seed) for cell in grid.cells()] == [
+        *(("cacl-0.1", 0), ("cacl-0.1", 1), ("cacl-0.4", 0), ("cacl-0.4", 1), ("single", 0), ("single", 1))
+    ]
+    assert {name: plan.method for name, plan in grid.plans().items()} == {
+        "cacl-0.1": CACL(**{**QUICK["digits"][1], "sparsity": 0.1}),
+        "cacl-0.4": CACL(**{**QUICK["digits"][1], "sparsity": 0.4}),
+        "single": Single(),
+    }
+    assert [cell.name for cell in Grid("digits", ("cacl",)).cells()] == ["cacl"]
+
+
+@pytest.mark.parametrize(
+    ("methods", "sparsities", "message"),
+    [
+        ((), (), "at least one method"),
+        (("cacl", "cacl"), (), "--methods takes different ones; got cacl cacl"),
+        (("cacl",), (0.1, 0.1), "--sparsities takes different ones"),
+        (("single",), (0.1,), "none of the methods single has a sparsity"),
+        (("cacl",), (-0.1,), "sparsity is a number from 0"),
+    ],
+)
+def test_a_grid_that_makes_no_sense_is_refused(
+    methods: tuple[str, ...], sparsities: tuple[float, ...], message: str
+) -> None:
+    with pytest.raises(WrongUsage, match=message):
+        Grid("digits", methods, sparsities)
