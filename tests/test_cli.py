@@ -205,12 +205,24 @@ def test_a_failure_has_status_1_and_no_traceback(tmp_path: Path) -> None:
         (
             "run --help",
             [
-                *("--method", "--sparsity", "--epochs", "--tasks", "--seeds", "--protocol", "quick,paper,published"),
+                *(
+                    "--method",
+                    "--sparsity",
+                    "--share",
+                    "--epochs",
+                    "--tasks",
+                    "--seeds",
+                    "--protocol",
+                    "quick,paper,published",
+                ),
                 *("--data", "--class-order", "--holdout", "--no-augment", "--network", "--track", "--out", "--resume"),
                 *("--json", "cifar100", "miniimagenet", "five-datasets", "torchrun"),
             ],
         ),
-        ("compare --help", ["--methods", "--sparsities", "--jobs", "--ray", "--seeds", "--data", "--out", "--json"]),
+        (
+            "compare --help",
+            ["--methods", "--sparsities", "--shares", "--jobs", "--ray", "--seeds", "--data", "--out", "--json"],
+        ),
         ("report --help", ["--out", "report.html"]),
     ],
 )

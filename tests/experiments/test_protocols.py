@@ -6,7 +6,7 @@ import pytest
 
 from nacre import CACL, CACLST, CACLFixed, NacreError, Single
 from nacre.experiments.grid import Grid
-from nacre.experiments.protocols import PUBLISHED, QUICK, Options, WrongUsage, plan, recipe_and_method
+from nacre.experiments.protocols import PUBLISHED, QUICK, Dials, Options, WrongUsage, plan, recipe_and_method
 from nacre.methods import METHODS
 from nacre.scenarios import SCENARIOS, Choices
 
@@ -34,31 +34,31 @@ def test_the_papers_and_the_codes_schedules(protocol: str, scenario: str, at: li
 
 def test_the_code_trains_miniimagenet_on_another_schedule(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(SCENARIOS, "miniimagenet", SCENARIOS["digits"])  # the schedule depends on the name alone
-    recipe, method = recipe_and_method("miniimagenet", "cacl", Options(protocol="published"), None)
+    recipe, method = recipe_and_method("miniimagenet", "cacl", Options(protocol="published"))
     assert drops(200, [recipe.rate_at(epoch) for epoch in range(200)]) == [150, 180]
     assert replace(recipe, milestones=PUBLISHED.milestones) == PUBLISHED
     assert method == CACL.published()
 
 
 def test_the_protocols_take_the_methods_presets() -> None:
-    assert recipe_and_method("digits", "cacl", Options(protocol="paper"), None)[1] == CACL.text()
-    published = recipe_and_method("digits", "cacl", Options(protocol="published"), 0.4)[1]
+    assert recipe_and_method("digits", "cacl", Options(protocol="paper"))[1] == CACL.text()
+    published = recipe_and_method("digits", "cacl", Options(protocol="published"), Dials(sparsity=0.4))[1]
     assert published == CACL.published(0.4)
     assert (published.energy, published.penalised) == (3e-5, "all")
     quick = QUICK["digits"]
-    assert recipe_and_method("digits", "cacl", Options(), None) == (quick[0], CACL(**quick[1]))
+    assert recipe_and_method("digits", "cacl", Options()) == (quick[0], CACL(**quick[1]))
 
 
 @pytest.mark.parametrize("protocol", ["quick", "paper", "published"])
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method_runs_under_every_protocol(name: str, protocol: str) -> None:
     kinds = {"cacl": CACL, "cacl-st": CACLST, "cacl-fixed": CACLFixed, "single": Single}
-    chosen = recipe_and_method("digits", name, Options(protocol=protocol), None)[1]  # type: ignore[arg-type]
+    chosen = recipe_and_method("digits", name, Options(protocol=protocol))[1]  # type: ignore[arg-type]
     assert type(chosen) is kinds[name]
 
 
 def test_what_is_asked_for_goes_into_the_plan() -> None:
-    chosen = plan("digits", "cacl", Options(epochs=3, tasks=2, seeds=(4, 7)), sparsity=0.9)
+    chosen = plan("digits", "cacl", Options(epochs=3, tasks=2, seeds=(4, 7)), Dials(sparsity=0.9))
     assert [task.name for task in chosen.scenario.tasks] == ["0-1", "2-3"]
     assert (chosen.recipe.epochs, chosen.seeds, chosen.method.sparsity) == (3, (4, 7), 0.9)
     recorded = chosen.to_json()
@@ -70,21 +70,23 @@ def test_what_is_asked_for_goes_into_the_plan() -> None:
 
 
 @pytest.mark.parametrize(
-    ("method", "options", "sparsity", "message"),
+    ("method", "options", "dials", "message"),
     [
-        ("single", Options(), 0.1, "single has no --sparsity"),
+        ("single", Options(), Dials(sparsity=0.1), "single has no --sparsity"),
+        ("single", Options(), Dials(share=0.1), "single has no --share"),
+        ("cacl", Options(), Dials(share=1.5), "share is a number above 0, at most 1"),
         ("cacl", Options(seeds=(1, 1)), None, r"--seeds takes different numbers, at least one; got \[1, 1\]"),
         ("cacl", Options(seeds=()), None, "--seeds"),
         ("cacl", Options(epochs=0), None, "epochs is a whole number from 1; got 0"),
         ("cacl", Options(tasks=9), None, "digits has 5 tasks; got --tasks 9"),
-        ("cacl", Options(), -1.0, "sparsity is a number from 0"),
+        ("cacl", Options(), Dials(sparsity=-1.0), "sparsity is a number from 0"),
         ("ewc", Options(), None, "no method is called 'ewc'; the methods are cacl"),
         ("cacl", Options(protocol="fast"), None, "no protocol is called 'fast'"),  # type: ignore[arg-type]
     ],
 )
-def test_wrong_usage_is_named(method: str, options: Options, sparsity: float | None, message: str) -> None:
+def test_wrong_usage_is_named(method: str, options: Options, dials: Dials | None, message: str) -> None:
     with pytest.raises(WrongUsage, match=message):
-        plan("digits", method, options, sparsity=sparsity)
+        plan("digits", method, options, dials)
 
 
 def test_an_unknown_scenario_and_an_unknown_network_are_named() -> None:
@@ -107,18 +109,28 @@ def test_a_grid_has_every_method_with_every_sparsity_and_seed_and_a_dense_one_on
     assert [cell.name for cell in Grid("digits", ("cacl",)).cells()] == ["cacl"]
 
 
+def test_a_grid_has_every_share_with_every_sparsity() -> None:
+    grid = Grid("digits", ("single", "cacl"), (0.1,), shares=(0.125, 1 / 16))
+    assert [cell.name for cell in grid.cells()] == ["single", "cacl-0.1-share-0.125", "cacl-0.1-share-0.0625"]
+    assert [plan.method.share for plan in grid.plans().values() if plan.method.name == "cacl"] == [0.125, 0.0625]
+    assert [cell.name for cell in Grid("digits", ("cacl",), shares=(0.5,)).cells()] == ["cacl-share-0.5"]
+
+
 @pytest.mark.parametrize(
-    ("methods", "sparsities", "message"),
+    ("methods", "sparsities", "shares", "message"),
     [
-        ((), (), "at least one method"),
-        (("cacl", "cacl"), (), "--methods takes different ones; got cacl cacl"),
-        (("cacl",), (0.1, 0.1), "--sparsities takes different ones"),
-        (("single",), (0.1,), "none of the methods single has a sparsity"),
-        (("cacl",), (-0.1,), "sparsity is a number from 0"),
+        ((), (), (), "at least one method"),
+        (("cacl", "cacl"), (), (), "--methods takes different ones; got cacl cacl"),
+        (("cacl",), (0.1, 0.1), (), "--sparsities takes different ones"),
+        (("single",), (0.1,), (), "none of the methods single has a sparsity"),
+        (("cacl",), (-0.1,), (), "sparsity is a number from 0"),
+        (("cacl",), (), (0.5, 0.5), "--shares takes different ones"),
+        (("single",), (), (0.5,), "none of the methods single has a share"),
+        (("cacl",), (), (0.0,), "share is a number above 0"),
     ],
 )
 def test_a_grid_that_makes_no_sense_is_refused(
-    methods: tuple[str, ...], sparsities: tuple[float, ...], message: str
+    methods: tuple[str, ...], sparsities: tuple[float, ...], shares: tuple[float, ...], message: str
 ) -> None:
     with pytest.raises(WrongUsage, match=message):
-        Grid("digits", methods, sparsities)
+        Grid("digits", methods, sparsities, shares=shares)

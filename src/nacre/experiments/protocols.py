@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal, get_args
 
 from nacre.errors import NacreError
@@ -39,18 +39,29 @@ class Options:
     choices: Choices = field(default_factory=Choices)
 
 
-def plan(scenario: str, method: str, options: Options | None = None, *, sparsity: float | None = None) -> Plan:
+@dataclass(frozen=True)
+class Dials:
+    """What trades a method's accuracy for its size; the protocol's own where None."""
+
+    sparsity: float | None = None
+    share: float | None = None
+
+    def given(self) -> dict[str, float]:
+        return {name: value for name, value in asdict(self).items() if value is not None}
+
+
+def plan(scenario: str, method: str, options: Options | None = None, dials: Dials | None = None) -> Plan:
     """The plan that a command line asks for."""
     options = options or Options()
-    recipe, chosen = recipe_and_method(scenario, method, options, sparsity)
+    recipe, chosen = recipe_and_method(scenario, method, options, dials)
     return Plan(stream(scenario, options), chosen, recipe, tuple(options.seeds), options.protocol)
 
 
-def has_sparsity(method: str) -> bool:
-    return any(part.name == "sparsity" for part in fields(_known("method", method, METHODS)))
+def has_dial(method: str, name: str) -> bool:
+    return any(part.name == name for part in fields(_known("method", method, METHODS)))
 
 
-def recipe_and_method(scenario: str, method: str, options: Options, sparsity: float | None) -> tuple[Recipe, Any]:
+def recipe_and_method(scenario: str, method: str, options: Options, dials: Dials | None = None) -> tuple[Recipe, Any]:
     """How each task is trained. Reads no data, so that what is wrong is known at once."""
     if not options.seeds or len(set(options.seeds)) != len(options.seeds):
         raise WrongUsage(f"--seeds takes different numbers, at least one; got {list(options.seeds)}")
@@ -58,10 +69,10 @@ def recipe_and_method(scenario: str, method: str, options: Options, sparsity: fl
     recipe, settings = _protocol(scenario, options.protocol)
     kind = _known("method", method, METHODS)
     names = {part.name for part in fields(kind)}
-    if sparsity is not None:
-        if not has_sparsity(method):
-            raise WrongUsage(f"the method {method} has no --sparsity")
-        settings = {**settings, "sparsity": sparsity}
+    for name, value in (dials or Dials()).given().items():
+        if name not in names:
+            raise WrongUsage(f"the method {method} has no --{name}")
+        settings = {**settings, name: value}
     try:
         chosen = kind(**{name: value for name, value in settings.items() if name in names})
         if options.epochs is not None:

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from nacre.errors import NacreError
+from nacre.lowrank import BYTES_A_NUMBER
 from nacre.space import store
 from nacre.space.container import decode
 from nacre.space.saving import PARTS
-from nacre.space.size import BYTES_A_NUMBER
 
 
 def describe(folder: Path) -> dict[str, Any]:
