@@ -39,7 +39,7 @@ def compress(
     """
     if sum(measure is not None for measure in (energy, rank, budget)) != 1:
         raise NacreError("compress takes exactly one of energy=, rank= and budget=")
-    layers = {name: prepare(layer, exact=exact) for name, layer in _factors_of(network).items()}
+    layers = {name: prepare(layer, exact=exact) for name, layer in _finite(factors(network)).items()}
     if energy is not None:
         kept = {name: rank_at_energy(layer.s, energy) for name, layer in layers.items()}
     elif budget is not None:
@@ -49,12 +49,9 @@ def compress(
     load_factors(network, {name: truncate(layer, kept[name]) for name, layer in layers.items()})
 
 
-def _factors_of(network: nn.Module) -> dict[str, Factors]:
-    layers = factors(network)
+def _finite(layers: Mapping[str, Factors]) -> Mapping[str, Factors]:
     if not layers:
-        raise NacreError(
-            f"nothing to compress: this {type(network).__name__} has no factors; compress takes what expand gave"
-        )
+        raise NacreError("nothing to compress: this network has no factors; compress takes what expand gave")
     for name, layer in layers.items():
         if not all(part.isfinite().all() for part in (layer.U, layer.s, layer.V)):
             raise NacreError(f"the factors of layer {name!r} hold numbers that are not finite: training has diverged")
