@@ -262,14 +262,6 @@ def test_exactly_one_measure_must_be_given() -> None:
             compress(network, energy=energy, rank=rank, budget=budget)
 
 
-def test_a_network_without_factors_is_refused() -> None:
-    """The plain network of a task, or one expanded dense: nothing would happen, and nobody would notice."""
-    space = SharedSpace(nn.Sequential(nn.Linear(6, 5)))
-    for network in (nn.Linear(6, 5), space.expand(nn.Linear(5, 2), dense=True)):
-        with pytest.raises(NacreError, match="nothing to compress: this network has no factors"):
-            compress(network, energy=0.1)
-
-
 @pytest.mark.parametrize("energy", [-0.1, 1.5, float("nan")])
 def test_an_energy_that_is_no_share_is_refused(energy: float) -> None:
     network = network_with(drawn(3, 3, 1, seed=0))

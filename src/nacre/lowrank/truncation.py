@@ -50,8 +50,6 @@ def compress(
 
 
 def _finite(layers: Mapping[str, Factors]) -> Mapping[str, Factors]:
-    if not layers:
-        raise NacreError("nothing to compress: this network has no factors; compress takes what expand gave")
     for name, layer in layers.items():
         if not all(part.isfinite().all() for part in (layer.U, layer.s, layer.V)):
             raise NacreError(f"the factors of layer {name!r} hold numbers that are not finite: training has diverged")
