@@ -202,9 +202,9 @@ def check_backbone(backbone: Any) -> None:
     check_tensors(backbone)
 
 
-def copy_of(backbone: nn.Module) -> nn.Module:
-    with explained("the backbone cannot be copied: this", backbone):
-        return copy.deepcopy(backbone)
+def copy_of(module: nn.Module, what: str = "backbone") -> nn.Module:
+    with explained(f"the {what} cannot be copied: this", module):
+        return copy.deepcopy(module)
 
 
 def check_tensors(module: nn.Module, what: str = "backbone") -> None:
