@@ -110,6 +110,7 @@ def test_the_papers_numbers_stand_beside_twenty_tasks(tmp_path: Path, make_run: 
     [
         (5, {}, "the paper learns 20 tasks, these runs 5"),
         (20, {"images": 250}, "250 images a task, the whole set has 2,500"),
+        (20, {"facts": {"class_order": "superclass"}}, "has the classes of one superclass"),
     ],
 )
 def test_what_is_not_comparable_stands_apart_and_says_why(
@@ -126,6 +127,20 @@ def test_what_is_not_comparable_stands_apart_and_says_why(
     assert drawing is not None
     assert "points are left out" in drawing.caption
     assert reason in drawing.caption
+
+
+def test_reduced_sets_among_the_five_are_not_comparable(tmp_path: Path, make_run: MakeRun) -> None:
+    """Tasks of as many images as theirs; how many notMNIST has, everybody decides alone."""
+    sets = ["svhn", "cifar10", "notmnist", "fashion-mnist", "mnist"]
+    given: dict[str, Any] = {"scenario": "five-datasets", "epochs": 1}
+    reduced = make_run(tmp_path / "reduced", sets, images=10_000, **given)
+    assert [row["whose"] for row in rows_of(results(group_of(reduced)))] == ["ours"]
+    [difference] = group_of(reduced).differences()
+    assert "10,000 images a task, the whole set has 60,814" in difference  # the mean of 73,257, 50,000 and two 60,000
+    assert len(paper_rows(make_run(tmp_path / "whole", sets, images=60_000, **given))) == 4
+    seed = next(seed for seed in range(100) if np.random.default_rng(seed).permutation(5)[0] == 2)  # notMNIST first
+    begun = make_run(tmp_path / "begun", sets, images=15_000, seeds=(seed,), done={seed: 1}, **given)
+    assert len(paper_rows(begun)) == 4
 
 
 def test_another_network_than_the_papers_has_no_numbers_of_the_papers(tmp_path: Path, make_run: MakeRun) -> None:

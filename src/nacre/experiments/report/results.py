@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from statistics import fmean
 
-from nacre.experiments.report.groups import Group, Labelled, images_a_task
+from nacre.experiments.report.groups import Group, Labelled, images_by_task
 from nacre.experiments.report.numbers import Number, megabytes
 from nacre.experiments.report.published import UNSAID, Benchmark
 from nacre.experiments.report.runs import Json, Run
@@ -100,7 +101,7 @@ def overview(groups: Sequence[Group]) -> Table:
 
 
 def _run(group: Group, each: Labelled) -> tuple[Cell, ...]:
-    run, images, seconds = each.run, images_a_task(each.run), _seconds(each.run)
+    run, images, seconds = each.run, images_by_task(each.run).values(), _seconds(each.run)
     return (
         each.label,
         group.title,
@@ -108,7 +109,7 @@ def _run(group: Group, each: Labelled) -> tuple[Cell, ...]:
         protocol_of(run),
         " ".join(map(str, run.planned)),
         (run.plan.get("recipe") or {}).get("batch_size"),
-        None if images is None else round(images),
+        round(fmean(images)) if images else None,
         Number(seconds / 60, digits=1) if seconds else None,
         str(run.environment.get("begun", "not recorded"))[:16].replace("T", " "),
         "; ".join(run.unfinished()) or "finished",
