@@ -71,7 +71,7 @@ def run_seed(plan: Plan, seed: int, folder: Path, *, progress: bool = True, trac
         learner = _learner(plan, seed, folder, progress=progress)
         names = [task.name for task in scenario.tasks]
         config = {**plan.to_json(), "seed": seed}
-        with tracking(track if processes.main else None, folder, config, names) as tracked:
+        with tracking(track if processes.main else None, folder, config, names, plan.recipe.epochs) as tracked:
             matrix = _learn(plan, scenario, learner, folder, processes, tracked)
 
         def conclude() -> Json:
