@@ -150,12 +150,8 @@ BENCHMARKS = (
             _own("3", "Baseline_UB", "93.05(0.23)", "8.02"),
             _own("3", "CACL", "90.84(0.13)", "1.35", 0.1),
         ),
-        images={
-            "svhn": 73_257,
-            "cifar10": 50_000,
-            "fashion-mnist": 60_000,
-            "mnist": 60_000,
-        },  # notMNIST has no one split
+        # notMNIST is split by everybody in another way
+        images={"svhn": 73_257, "cifar10": 50_000, "fashion-mnist": 60_000, "mnist": 60_000},
     ),
 )
 
