@@ -14,11 +14,12 @@ import pytest
 import torch
 
 from nacre import NacreError
+from nacre.errors import WrongUsage
 from nacre.experiments.cell import Cell
 from nacre.experiments.folder import GRID, RUN, claim
 from nacre.experiments.grid import Grid, _summaries, compare
 from nacre.experiments.local import default_jobs, settings_of_place
-from nacre.experiments.protocols import Options, WrongUsage, plan
+from nacre.experiments.protocols import Options, plan
 from nacre.experiments.run import run
 from nacre.scenarios import Choices
 from nacre.space import verify

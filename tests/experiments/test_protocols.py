@@ -5,8 +5,9 @@ from dataclasses import replace
 import pytest
 
 from nacre import CACL, CACLST, CACLFixed, NacreError, Single
+from nacre.errors import WrongUsage
 from nacre.experiments.grid import Grid
-from nacre.experiments.protocols import PUBLISHED, QUICK, Options, WrongUsage, plan, recipe_and_method
+from nacre.experiments.protocols import PUBLISHED, QUICK, Options, plan, recipe_and_method
 from nacre.methods import METHODS
 from nacre.scenarios import SCENARIOS, Choices
 
