@@ -106,7 +106,8 @@ def _learn_task(
     plan: Plan, scenario: Scenario, task: ScenarioTask, learner: Learner, folder: Path, tracked: Tracked | None
 ) -> None:
     main = Processes.current().main
-    logs: list[Callback] = [EpochLog(folder / EPOCHS), Spectra(folder / SPECTRA)] if main else []
+    spectra = Spectra(folder / SPECTRA, exact=getattr(plan.method, "exact", True))
+    logs: list[Callback] = [EpochLog(folder / EPOCHS), spectra] if main else []
     learner.learn(
         task.name,
         task.train,
