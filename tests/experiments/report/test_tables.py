@@ -18,7 +18,7 @@ from nacre.experiments.report import details
 from nacre.experiments.report.groups import Group, group
 from nacre.experiments.report.numbers import Number
 from nacre.experiments.report.published import BENCHMARKS
-from nacre.experiments.report.results import apart, results
+from nacre.experiments.report.results import apart, results, surroundings
 from nacre.experiments.report.runs import read_runs
 from nacre.experiments.report.scatter import scatter
 from nacre.experiments.report.tables import Table
@@ -86,6 +86,33 @@ def test_ranks_and_memory_of_several_seeds_are_means_by_task(tmp_path: Path, mak
 def test_an_unfinished_run_has_no_result_of_its_own(tmp_path: Path, make_run: MakeRun) -> None:
     [row] = rows_of(results(group_of(make_run(tmp_path / "run", done={0: 1}))))
     assert (row["ACC (%)"], row["size (MB)"], row["seeds"], row["from"]) == ("", "", "0 of 1", "this run, unfinished")
+
+
+def test_a_label_says_no_more_than_what_tells_runs_apart(tmp_path: Path, make_run: MakeRun) -> None:
+    for name, more in (
+        *(("a", {}), ("b", {"protocol": "paper"})),  # another protocol is enough
+        *(("c", {"method": "single"}), ("d", {"method": "single"})),  # the same protocol says nothing
+        ("e", {"settings": {"sparsity": 0.4}}),
+    ):
+        make_run(tmp_path / name, ["only"], epochs=1, **more)
+    [found] = group(read_runs(sorted(tmp_path.iterdir()))[0])
+    assert [each.label for each in found.runs] == [
+        "CACL 0.1, quick",
+        "CACL 0.1, paper",
+        "single, c",
+        "single, d",
+        "CACL 0.4",
+    ]
+
+
+def test_versions_are_told_by_folders_which_no_two_runs_share(tmp_path: Path, make_run: MakeRun) -> None:
+    for name, scenario, version in (("a", "digits", "1"), ("b", "digits", "2"), ("c", "mine", "2")):
+        environment = {"versions": {"torch": version}}
+        make_run(tmp_path / name, ["only"], epochs=1, scenario=scenario, environment=environment)
+    table = surroundings(group(read_runs(sorted(tmp_path.iterdir()))[0]))
+    assert table is not None
+    assert table.headings == ("", str(tmp_path / "a"), f"{tmp_path / 'b'}, {tmp_path / 'c'}")
+    assert table.rows == (("versions", "torch 1", "torch 2"),)
 
 
 # the paper's numbers

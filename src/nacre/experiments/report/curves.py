@@ -67,7 +67,8 @@ def _draw(panel: Axes, lines: Sequence[Sequence[float]]) -> None:
     values = [value for line in lines for value in line]
     if min(values) > 0 and max(values) > 3 * min(values):
         logarithmic(panel, "y", values, 1.15)
-    panel.xaxis.set_major_locator(MaxNLocator(8, integer=True))
+    panel.set_xlim(0.5, max(map(len, lines)) + 0.5)
+    panel.xaxis.set_major_locator(MaxNLocator(8, integer=True, min_n_ticks=1))
 
 
 def spectra(each: Labelled, stem: str, after: Spectra) -> Drawing | None:

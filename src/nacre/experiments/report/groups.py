@@ -70,9 +70,8 @@ def group(runs: Sequence[Run]) -> list[Group]:
 def _labelled(runs: Sequence[Run]) -> list[Labelled]:
     """Method and sparsity; then the protocol, then the folder, where that does not tell them apart."""
     labels = [_method(run) for run in runs]
-    labels = [_longer(label, labels, run.protocol) for label, run in zip(labels, runs, strict=True)]
-    labels = [_longer(label, labels, run.folder.name) for label, run in zip(labels, runs, strict=True)]
-    labels = [_longer(label, labels, str(run.folder)) for label, run in zip(labels, runs, strict=True)]
+    for more in ([run.protocol for run in runs], [run.folder.name for run in runs], [str(run.folder) for run in runs]):
+        labels = _longer(labels, more)
     return [Labelled(label, run) for label, run in zip(labels, runs, strict=True)]
 
 
@@ -82,8 +81,13 @@ def _method(run: Run) -> str:
     return f"{name} {sparsity:g}" if isinstance(sparsity, int | float) else name
 
 
-def _longer(label: str, labels: Sequence[str], more: str | None) -> str:
-    return f"{label}, {printable(more)}" if more and labels.count(label) > 1 else label
+def _longer(labels: Sequence[str], more: Sequence[str | None]) -> list[str]:
+    """Labels that stand for several runs with what tells these apart, where it does."""
+    alike = {label: {each for other, each in zip(labels, more, strict=True) if other == label} for label in labels}
+    return [
+        f"{label}, {printable(each)}" if each and len(alike[label]) > 1 else label
+        for label, each in zip(labels, more, strict=True)
+    ]
 
 
 def images_by_task(run: Run) -> dict[str, int]:

@@ -81,7 +81,7 @@ def protocol_of(run: Run) -> str:
     recipe = run.plan.get("recipe") or {}
     unnamed = "settings of its own" if "protocol" in run.plan else "not recorded"
     parts = [printable(run.protocol) if run.protocol else unnamed]
-    parts += [f"{recipe['epochs']} epochs"] if "epochs" in recipe else []
+    parts += [f"{epochs} epoch{'' if epochs == 1 else 's'}"] if (epochs := recipe.get("epochs")) else []
     parts += [f"{run.facts['holdout']:.0%} held out"] if _positive(run.facts.get("holdout")) else []
     parts += ["no augmentation"] if "augment" in run.facts and run.facts["augment"] in (None, False) else []
     order = run.facts.get("class_order", "consecutive")
@@ -123,18 +123,18 @@ def _seconds(run: Run) -> float:
 
 
 def surroundings(groups: Sequence[Group]) -> Table | None:
-    """Versions, machines and states of git, as the runs recorded them; runs that agree share a column."""
+    """Versions, machines and states of git, as the runs recorded them; folders that agree share a column."""
     columns: dict[str, dict[str, str]] = {}
-    labels: dict[str, list[str]] = {}
+    folders: dict[str, list[str]] = {}
     for each in (each for group in groups for each in group.runs):
         flat = lines({key: value for key, value in each.run.environment.items() if key not in _OF_A_SESSION})
         if flat:
             columns[str(flat)] = flat
-            labels.setdefault(str(flat), []).append(each.label)
+            folders.setdefault(str(flat), []).append(str(each.run.folder))
     keys = list(dict.fromkeys(key for flat in columns.values() for key in flat))
     if not keys:
         return None
-    names = [", ".join(dict.fromkeys(labels[column])) if len(columns) > 1 else "all runs" for column in columns]
+    names = [", ".join(folders[column]) if len(columns) > 1 else "all runs" for column in columns]
     rows = tuple((key, *(flat.get(key) for flat in columns.values())) for key in keys)
     return Table("environment", "Versions and machine", ("", *names), rows)
 
