@@ -123,6 +123,19 @@ def test_the_same_runs_give_the_same_bytes(tmp_path: Path, make_run: MakeRun) ->
         assert path.read_bytes() == (tmp_path / "two" / path.relative_to(tmp_path / "one")).read_bytes(), path
 
 
+def test_another_report_in_its_place_takes_away_the_files_of_the_one_before(tmp_path: Path, make_run: MakeRun) -> None:
+    first, second = make_run(tmp_path / "a", ["only"]), make_run(tmp_path / "b", ["one", "two"], method="single")
+    files = tmp_path / "my report-files"
+    write_report([first], tmp_path / "my report.html")
+    of_the_first = set(files.iterdir())
+    (files / "notes.txt").write_text("mine")
+    write_report([second], tmp_path / "my report.html")
+    write_report([second], tmp_path / "fresh.html")
+    left = {path.name for path in files.iterdir()}
+    assert left == {path.name for path in (tmp_path / "fresh-files").iterdir()} | {"notes.txt"}
+    assert of_the_first - set(files.iterdir())
+
+
 def test_the_callers_matplotlib_is_left_alone(tmp_path: Path, make_run: MakeRun) -> None:
     import matplotlib as mpl
 
@@ -149,6 +162,7 @@ def test_an_axis_of_epochs_has_whole_numbers(tmp_path: Path, make_run: MakeRun) 
         for panel in panels:
             low, high = panel.get_xlim()
             assert [tick for tick in panel.get_xticks() if low <= tick <= high] == ticks
+        assert all(tick == round(tick) for tick in panels[1].get_yticks())  # the rank
 
 
 @pytest.mark.parametrize("paper", BENCHMARKS, ids=lambda paper: f"{paper.scenario}-{paper.network}")
