@@ -17,8 +17,8 @@ try:
 except ImportError:
     sys.exit("nacre: the command needs a few more packages: pip install 'nacre[bench]'")
 
-from nacre.errors import NacreError
-from nacre.experiments.protocols import Options, WrongUsage
+from nacre.errors import NacreError, WrongUsage
+from nacre.experiments.protocols import Options
 from nacre.training.processes import Processes
 
 MethodName = Literal["cacl", "cacl-st", "cacl-fixed", "single"]

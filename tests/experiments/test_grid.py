@@ -14,11 +14,12 @@ import pytest
 import torch
 
 from nacre import NacreError
+from nacre.errors import WrongUsage
 from nacre.experiments.cell import Cell
 from nacre.experiments.folder import GRID, RUN, claim
 from nacre.experiments.grid import Grid, _summaries, compare
 from nacre.experiments.local import default_jobs, settings_of_place
-from nacre.experiments.protocols import Dials, Options, WrongUsage, plan
+from nacre.experiments.protocols import Dials, Options, plan
 from nacre.experiments.run import run
 from nacre.scenarios import Choices
 from nacre.space import verify
@@ -100,7 +101,8 @@ def test_a_failed_cell_is_reported_and_kept_and_the_others_are_finished(grid: di
 def test_run_again_it_learns_only_what_is_missing(grid: dict[str, Any]) -> None:
     done = grid["again"]
     assert done.returncode == 0, done.stderr
-    assert [line.split(":")[0] for line in done.stderr.splitlines()] == ["single, seed 0"]
+    learnt = [line for line in done.stderr.splitlines() if "epoch" not in line]  # a slow machine says how far it is
+    assert [line.split(":")[0] for line in learnt] == ["single, seed 0"]
     assert not (grid["out"] / "single" / "failed-seed-0.txt").exists()
     assert len(grid["stamps"]) == 1
     assert grid["stamps"] == {path: path.stat().st_mtime_ns for path in grid["stamps"]}

@@ -3,10 +3,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+import torch
 
 from nacre import CACL, CACLST, CACLFixed, NacreError, Single
+from nacre.errors import WrongUsage
 from nacre.experiments.grid import Grid
-from nacre.experiments.protocols import PUBLISHED, QUICK, Dials, Options, WrongUsage, plan, recipe_and_method
+from nacre.experiments.protocols import PUBLISHED, QUICK, Dials, Options, plan, recipe_and_method
 from nacre.methods import METHODS
 from nacre.scenarios import SCENARIOS, Choices
 
@@ -67,6 +69,19 @@ def test_what_is_asked_for_goes_into_the_plan() -> None:
     assert recorded["method"]["settings"]["sparsity"] == 0.9
     assert recorded["recipe"]["epochs"] == 3
     assert recorded["seeds"] == [4, 7]
+
+
+def test_the_record_says_which_classes_each_seed_has_drawn() -> None:
+    options = Options(tasks=2, seeds=(0, 3), choices=Choices(class_order="random"))
+    recorded = plan("digits", "cacl", options).to_json()["facts"]["classes"]
+    for seed in (0, 3):
+        order = torch.randperm(10, generator=torch.Generator().manual_seed(seed)).tolist()
+        pairs = [[str(digit) for digit in order[at : at + 2]] for at in (0, 2)]
+        assert recorded[f"seed {seed}"] == {"random-0": pairs[0], "random-1": pairs[1]}
+    assert plan("digits", "cacl", Options(tasks=2)).to_json()["facts"]["classes"] == {
+        "0-1": ["0", "1"],
+        "2-3": ["2", "3"],
+    }
 
 
 @pytest.mark.parametrize(

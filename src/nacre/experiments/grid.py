@@ -6,14 +6,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from nacre.errors import NacreError
+from nacre.errors import NacreError, WrongUsage
 from nacre.experiments.cell import Cell, options_to_json
 from nacre.experiments.cluster import import_ray, on_cluster
 from nacre.experiments.folder import GRID, RESULT, RUN, claim, locked, read_json
 from nacre.experiments.local import default_jobs, in_processes
 from nacre.experiments.metrics import summarise
 from nacre.experiments.plan import Json, Plan
-from nacre.experiments.protocols import Dials, Options, WrongUsage, has_dial, recipe_and_method, stream
+from nacre.experiments.protocols import Dials, Options, has_dial, recipe_and_method, stream
 from nacre.experiments.run import finish, seed_folder
 from nacre.experiments.tracking import check_tracker
 from nacre.space.store import replace_file

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal, get_args
 
-from nacre.errors import NacreError
+from nacre.errors import NacreError, WrongUsage
 from nacre.experiments.plan import Plan
 from nacre.experiments.tracking import TrackerName
 from nacre.methods import CACL, METHODS
@@ -21,10 +21,6 @@ QUICK: dict[str, tuple[Recipe, dict[str, Any]]] = {
 PAPER = Recipe(epochs=200, batch_size=64, milestones=(0.4, 0.6, 0.9))
 PUBLISHED = replace(PAPER, milestones=(0.6, 0.9))  # epochs 120 and 180 of 200
 PUBLISHED_MINIIMAGENET = replace(PAPER, milestones=(0.75, 0.9))  # 150 and 180
-
-
-class WrongUsage(NacreError):
-    """What was asked for makes no sense, whatever the machine and the data."""
 
 
 @dataclass(frozen=True)
@@ -85,10 +81,7 @@ def recipe_and_method(scenario: str, method: str, options: Options, dials: Dials
 def stream(scenario: str, options: Options) -> Scenario:
     """The tasks, with their data."""
     whole: Scenario = _known("scenario", scenario, SCENARIOS)(options.choices)
-    try:
-        return whole.first(options.tasks)
-    except NacreError as error:
-        raise WrongUsage(str(error)) from error
+    return whole.first(options.tasks)
 
 
 def _protocol(scenario: str, name: str) -> tuple[Recipe, dict[str, Any]]:
