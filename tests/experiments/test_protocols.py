@@ -4,12 +4,14 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch import nn
 
-from nacre import CACL, CACLST, CACLFixed, NacreError, Single
+from nacre import CACL, CACLST, CACLFixed, NacreError, SharedSpace, Single
 from nacre.errors import WrongUsage
 from nacre.experiments.grid import Grid
 from nacre.experiments.protocols import PUBLISHED, QUICK, Dials, Options, plan, recipe_and_method
 from nacre.methods import METHODS
+from nacre.networks import conv5
 from nacre.scenarios import SCENARIOS, Choices
 
 
@@ -49,6 +51,22 @@ def test_the_protocols_take_the_methods_presets() -> None:
     assert (published.energy, published.penalised) == (3e-5, "all")
     quick = QUICK["digits"]
     assert recipe_and_method("digits", "cacl", Options()) == (quick[0], CACL(**quick[1]))
+
+
+@pytest.mark.parametrize(
+    ("scenario", "features", "classes"),
+    [("cifar100", 1024, 5), ("miniimagenet", 16384, 5), ("five-datasets", 1024, 10)],
+)
+def test_the_quick_share_leaves_room_for_factors_beside_every_scenarios_head(
+    scenario: str, features: int, classes: int
+) -> None:
+    recipe, method = recipe_and_method(scenario, "cacl", Options())
+    assert recipe.epochs <= 40
+    head = (features + 1) * classes
+    left = int(method.share * (390_848 + head)) - head - 5  # by hand: conv5's weights, the head, five ranks
+    budget = SharedSpace(conv5()).budget(nn.Linear(features, classes), method.share)
+    assert budget == 4 * left
+    assert left > 8 * (92 + 641 + 705 + 1281 + 769)  # eight ranks in every layer
 
 
 @pytest.mark.parametrize("protocol", ["quick", "paper", "published"])

@@ -93,6 +93,8 @@ def test_a_label_says_no_more_than_what_tells_runs_apart(tmp_path: Path, make_ru
         *(("a", {}), ("b", {"protocol": "paper"})),  # another protocol is enough
         *(("c", {"method": "single"}), ("d", {"method": "single"})),  # the same protocol says nothing
         ("e", {"settings": {"sparsity": 0.4}}),
+        ("f", {"settings": {"sparsity": 0.0, "share": 0.125}}),
+        ("g", {"settings": {"sparsity": 0.0, "share": 0.3}}),
     ):
         make_run(tmp_path / name, ["only"], epochs=1, **more)
     [found] = group(read_runs(sorted(tmp_path.iterdir()))[0])
@@ -102,6 +104,8 @@ def test_a_label_says_no_more_than_what_tells_runs_apart(tmp_path: Path, make_ru
         "single, c",
         "single, d",
         "CACL 0.4",
+        "CACL 1/8",
+        "CACL 3/10",
     ]
 
 

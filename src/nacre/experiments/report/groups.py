@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from statistics import fmean
 
 from nacre.experiments.report.published import Benchmark, benchmark
@@ -68,7 +69,7 @@ def group(runs: Sequence[Run]) -> list[Group]:
 
 
 def _labelled(runs: Sequence[Run]) -> list[Labelled]:
-    """Method and sparsity; then the protocol, then the folder, where that does not tell them apart."""
+    """Method and dial; then the protocol, then the folder, where that does not tell them apart."""
     labels = [_method(run) for run in runs]
     for more in ([run.protocol for run in runs], [run.folder.name for run in runs], [str(run.folder) for run in runs]):
         labels = _longer(labels, more)
@@ -77,7 +78,9 @@ def _labelled(runs: Sequence[Run]) -> list[Labelled]:
 
 def _method(run: Run) -> str:
     name = METHODS.get(run.method, printable(run.method))
-    sparsity = run.settings.get("sparsity")
+    sparsity, share = run.settings.get("sparsity"), run.settings.get("share")
+    if isinstance(share, int | float):  # what makes a task small where there is one
+        return f"{name} {Fraction(share).limit_denominator(1000)}"
     return f"{name} {sparsity:g}" if isinstance(sparsity, int | float) else name
 
 
