@@ -1,5 +1,15 @@
 """The mathematics: factors, the low-rank residual of a weight, penalties, truncation. Knows tensors and layers only."""
 
+from nacre.lowrank.encoding import (
+    Dtype,
+    Encoded,
+    check_dtype,
+    decode,
+    encode,
+    rounded,
+    rounded_factors,
+    stored_bytes,
+)
 from nacre.lowrank.factors import Factors, concatenate, factor_cost, full_rank, matrix_shape
 from nacre.lowrank.penalties import hoyer, hoyer_of, orthogonality, orthogonality_of
 from nacre.lowrank.residual import (
@@ -16,14 +26,19 @@ from nacre.lowrank.start import Start
 from nacre.lowrank.truncation import compress, prepare, rank_at_energy
 
 __all__ = [
+    "Dtype",
+    "Encoded",
     "Factors",
     "Layer",
     "Predicate",
     "Start",
     "add_factors",
     "attach",
+    "check_dtype",
     "compress",
     "concatenate",
+    "decode",
+    "encode",
     "factor_cost",
     "factors",
     "find_layers",
@@ -37,4 +52,7 @@ __all__ = [
     "prepare",
     "rank_at_energy",
     "residuals",
+    "rounded",
+    "rounded_factors",
+    "stored_bytes",
 ]
