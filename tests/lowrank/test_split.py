@@ -56,7 +56,7 @@ def multiplications(module: nn.Module, x: Tensor) -> int:
     """As torch counts them, operator by operator."""
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         module(x)
-    return counter.get_total_flops() // 2
+    return int(counter.get_total_flops()) // 2
 
 
 @settings(deadline=None, max_examples=60)

@@ -68,6 +68,22 @@ def test_each_layer_is_chosen_for_itself() -> None:
     assert two == {"conv1", "conv2", "conv3", "conv5"}
 
 
+def test_a_layer_of_rank_0_costs_one_column() -> None:
+    space = taught({"conv1": 3, "conv2": 0, "conv3": 0, "conv4": 0, "conv5": 2})
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        network = space.expand(
+            nn.Linear(1024, 5), rank={"conv1": 3, "conv5": 2, "conv2": 1, "conv3": 0, "conv4": 0}
+        ).eval()
+        network(X)
+        space.append("another", network)
+    for task in space.tasks:
+        dense, found = space.network(task), space.network(task, optimize="counted")
+        torch.testing.assert_close(logits(found), logits(dense))
+        assert found.get_parameter("backbone.conv3.0.weight").shape == (1, 64, 3, 3)
+        assert flops(found) < 0.1 * flops(dense)
+
+
 def test_tasks_side_by_side_are_one_sum_of_their_joint_rank() -> None:
     space = taught(3, tasks=3)
     dense, found = space.network("task 2"), space.network("task 2", optimize="counted")
@@ -105,7 +121,8 @@ class Mixed(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.encoder(self.attention(x, x, x, need_weights=False)[0])
-        return self.twice(self.twice(self.other(self.one(x)))).mean(1)
+        features: Tensor = self.twice(self.twice(self.other(self.one(x)))).mean(1)
+        return features
 
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")

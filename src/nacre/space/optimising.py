@@ -43,6 +43,8 @@ def optimised(
         place = f"backbone.{layer.places[0][0]}".removesuffix(".")
         if len(layer.places) == 1 and _may_split(network, place):
             module, fewest = network.get_submodule(place), least(factors[name])
+            if fewest.rank == 0:  # there is no layer without outputs: a column of zeros
+                fewest = Factors(*(torch.zeros(*shape) for shape in ((layer.matrix[0], 1), (1,), (layer.matrix[1], 1))))
             if pays(module, fewest.rank):
                 chosen[place] = split(module, fewest)
     if how == "measured":
