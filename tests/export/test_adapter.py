@@ -201,6 +201,34 @@ def test_grouped_and_transposed_convolutions_and_norms_are_carried_whole(tmp_pat
     torch.testing.assert_close(logits(plain.eval(), x), answers(space, "a", x), rtol=1e-4, atol=1e-4)
 
 
+class Attentive(nn.Module):
+    """Packed attention, whose layers are never called, before a layer that is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
+        self.last = nn.Linear(8, 6)
+
+    def forward(self, x: Tensor) -> Tensor:
+        features: Tensor = self.last(self.attention(x, x, x, need_weights=False)[0]).mean(1)
+        return features
+
+
+def test_packed_attention_is_carried_whole(tmp_path: Path) -> None:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        network, x = Attentive(), torch.randn(4, 5, 8)
+    space = SharedSpace(network, base="backbone")
+    teach(space, "a", x, 2, features=6)
+    folder = to_peft(space, "a", tmp_path / "adapter")
+    config = json.loads((folder / "adapter_config.json").read_text())
+    assert sorted(config["modules_to_save"]) == ["backbone.attention", "head"]
+    assert config["target_modules"] == r"backbone\.last"
+    found = laid_on({f"backbone.{name}": tensor.numpy() for name, tensor in network.state_dict().items()}, folder)
+    for name, tensor in space.network("a").state_dict().items():
+        np.testing.assert_allclose(found[name], tensor.numpy(), atol=1e-5, err_msg=name)
+
+
 def test_what_has_no_place_in_an_adapter_is_said(save_model: Any, tmp_path: Path) -> None:
     zero = SharedSpace(nn.Linear(4, 3))
     zero.append("a", zero.expand(nn.Linear(3, 2)))
@@ -220,6 +248,11 @@ def test_what_has_no_place_in_an_adapter_is_said(save_model: Any, tmp_path: Path
     with pytest.raises(NacreError, match="is no plain LoRA adapter"):
         from_peft(space, "b", tmp_path)
     (tmp_path / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA"}))
+    words = {"base_model.model.words.lora_embedding_A": torch.zeros(1)}
+    safetensors.torch.save_file(words, tmp_path / "adapter_model.safetensors")
+    with pytest.raises(NacreError, match="changes words in a way that is no plain LoRA"):
+        from_peft(space, "b", tmp_path)
+    safetensors.torch.save_file({"a": torch.zeros(1)}, tmp_path / "adapter_model.safetensors")
     with pytest.raises(NacreError, match="the adapter carries no linear head classifier: give one with head="):
         from_peft(space, "b", tmp_path)
     with pytest.raises(NacreError, match="the adapter carries a, which is no norm tensor or bias of this network"):

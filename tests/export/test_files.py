@@ -18,7 +18,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-import nacre
 from nacre import NacreError, SharedSpace, cli
 from nacre.export import OPSET, to_onnx, to_torch
 from nacre.networks import NETWORKS, pretrained
@@ -218,17 +217,15 @@ def test_inputs_of_several_tensors_have_names(tmp_path: Path) -> None:
 # the command
 
 
-def command(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONPATH": str(Path(nacre.__file__).parent.parent), "COLUMNS": "200"}
-    return subprocess.run(
-        [sys.executable, "-m", "nacre", "export", *words], cwd=cwd, env=environment, capture_output=True, text=True
-    )
-
-
-def test_the_command_writes_a_file_and_says_which(files: Path) -> None:
-    done = command("life.nacre", "more", "--to", "onnx", "--optimize", "counted", cwd=files)
-    assert (done.returncode, done.stdout) == (0, "more.onnx\n"), done.stderr
-    assert_same(run_onnx(files / "more.onnx", digits(64, 32)), answers(taught("conv5"), "more", digits(64, 32)))
+def test_the_command_writes_a_file_and_says_which(
+    files: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(files)
+    monkeypatch.setattr(sys, "argv", ["nacre", "export", "life.nacre", "more", "--to", "onnx", "--optimize", "counted"])
+    cli.main()
+    assert capsys.readouterr().out == "more.onnx\n"
+    space = SharedSpace.load(files / "life.nacre")
+    assert_same(run_onnx(files / "more.onnx", digits(64, 32)), answers(space, "more", digits(64, 32)))
 
 
 @pytest.mark.parametrize(

@@ -90,19 +90,29 @@ def _changed(before: nn.Module, after: nn.Module) -> list[str]:
 
 def _carry(adapter: _Adapter, name: str, learnt: nn.Module, factors: Mapping[str, Factors], places: Places) -> None:
     owner, _, tensor = name.rpartition(".")
+    owner = _attention_around(owner, learnt) or owner
     module, place = learnt.get_submodule(owner), places.backbone + owner
     if tensor == "weight" and owner in factors and _has_form(module, learnt):
         _add_layer(adapter, place, _pair(least(factors[owner]), module))
     elif tensor == "bias" and isinstance(module, _LAYERS):
         adapter.biases = True
         adapter.tensors[f"{place}.bias"] = tensors(learnt)[name]
-    elif any(module.children()) and not isinstance(module, nn.MultiheadAttention):
+    elif isinstance(module, nn.MultiheadAttention):
+        _carry_whole(adapter, place, module)
+    elif any(module.children()):
         raise NacreError(
             f"{name} was learnt, and an adapter has no place for a tensor beside a module's layers: "
             "learn with requires_grad=False there, or export to onnx or torch"
         )
     else:
         _carry_whole(adapter, place, module)
+
+
+def _attention_around(owner: str, learnt: nn.Module) -> str | None:
+    """The attention that a module is or is a part of: its layers are not called, so none of them can be adapted."""
+    names = owner.split(".")
+    inside = (".".join(names[:depth]) for depth in range(1, len(names) + 1))
+    return next((name for name in inside if isinstance(learnt.get_submodule(name), nn.MultiheadAttention)), None)
 
 
 def _has_form(module: nn.Module, learnt: nn.Module) -> bool:
@@ -121,7 +131,7 @@ def _pair(factors: Factors, module: nn.Module) -> tuple[Tensor, Tensor]:
 
 def _first_layer(learnt: nn.Module) -> str:
     for name, module in learnt.named_modules():
-        if isinstance(module, _LAYERS) and _has_form(module, learnt):
+        if isinstance(module, _LAYERS) and _has_form(module, learnt) and not _attention_around(name, learnt):
             return str(name)
     raise NacreError("none of this network's layers can have a LoRA adapter: export to onnx or torch")
 

@@ -71,6 +71,9 @@ def _read(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
 
 def _lora_factors(config: Mapping[str, Any], named: Mapping[str, Tensor], places: Places) -> dict[str, Factors]:
     found = {}
+    other = [key for key in named if ".lora_" in key and not key.endswith((".lora_A.weight", ".lora_B.weight"))]
+    if other:
+        raise NacreError(f"the adapter changes {other[0].partition('.lora_')[0]} in a way that is no plain LoRA")
     for key, A in named.items():
         place, lora, _ = key.rpartition(".lora_A.weight")
         if lora:

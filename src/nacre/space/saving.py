@@ -112,18 +112,17 @@ def save(space: SharedSpace, folder: Path) -> None:
     backbone = space._template.module
     everything = space._template.everything() if space.base != "zero" else {}
     base_bytes = encode(everything, {"base": space.base}) if space.base == "backbone" else None
+    described = describe(backbone)
+    of_class = type(backbone).__qualname__ if described is None else type(backbone).__name__
+    sourced = space.source is not None or space.base == "external"
     index: store.Index = {
         "format": store.FORMAT,
         "version": store.VERSION,
-        "network": {"class": type(backbone).__qualname__, "description": describe(backbone)},
+        "network": {"class": of_class, "description": described},
         "features": space.features if isinstance(space.features, str | int | None) else {"function": True},
         "base": space.base,
         "base_file": base_bytes and {"file": store.BASE_FILE, **store.fingerprint(base_bytes)},
-        **(
-            {"base_source": asdict(Source.of(space.source, everything))}
-            if space.source or space.base == "external"
-            else {}
-        ),
+        **({"base_source": asdict(Source.of(space.source, everything))} if sourced else {}),
         "layout": space._layout.to_json(),
         "facts": space.facts,
         "tasks": [entry.to_json(position) for position, entry in enumerate(space._entries.values())],
