@@ -241,6 +241,10 @@ def test_what_has_no_place_in_an_adapter_is_said(save_model: Any, tmp_path: Path
     teach(space, "a", saved.inputs, 1)
     with pytest.raises(NacreError, match=r"vit\.embeddings\.cls_token was learnt, and an adapter has no place"):
         to_peft(space, "a", tmp_path / "x")
+    network = space.expand(nn.Sequential(nn.Linear(16, 4), nn.Linear(4, 3)), rank=1)
+    space.append("two layers", network)
+    with pytest.raises(NacreError, match="has a linear classifier, task 'two layers' a Sequential"):
+        to_peft(space, "two layers", tmp_path / "x")
     with pytest.raises(NacreError, match="holds no LoRA adapter"):
         from_peft(space, "b", tmp_path)
     (tmp_path / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA", "use_dora": True}))
@@ -257,4 +261,4 @@ def test_what_has_no_place_in_an_adapter_is_said(save_model: Any, tmp_path: Path
         from_peft(space, "b", tmp_path)
     with pytest.raises(NacreError, match="the adapter carries a, which is no norm tensor or bias of this network"):
         from_peft(space, "b", tmp_path, head=nn.Linear(16, 3))
-    assert space.tasks == ("a",)
+    assert space.tasks == ("a", "two layers")

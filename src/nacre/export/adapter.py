@@ -68,12 +68,14 @@ def to_peft(space: SharedSpace, task: str, folder: str | Path) -> Path:
     backbone, network = space.backbone(), space.network(task).cpu()
     places = Places.of(backbone)
     adapter = _Adapter()
-    learnt = network.get_submodule("backbone")
+    learnt, head, factors = network.get_submodule("backbone"), network.get_submodule("head"), space.factors(task)
+    if not places.backbone and not isinstance(head, nn.Linear):
+        raise NacreError(f"the model of transformers has a linear classifier, task {task!r} a {type(head).__name__}")
     for name in _changed(backbone, learnt):
-        _carry(adapter, name, learnt, space.factors(task), places)
+        _carry(adapter, name, learnt, factors, places)
     if not adapter.ranks:  # PEFT takes no adapter without a layer
         _add_layer(adapter, places.backbone + _first_layer(learnt), _nothing(learnt))
-    _carry_whole(adapter, places.head, network.get_submodule("head"))
+    _carry_whole(adapter, places.head, head)
     _close(adapter, backbone, learnt, places)
     folder.mkdir(parents=True, exist_ok=True)
     stored = {name: tensor.detach().contiguous().clone() for name, tensor in adapter.tensors.items()}

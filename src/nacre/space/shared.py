@@ -61,7 +61,7 @@ class SharedSpace:
         All three are predicates on (name, module).
         """
         if base not in get_args(Base):
-            raise NacreError(f"base is {', '.join(map(repr, get_args(Base)))}; got {base!r}")
+            raise NacreError(f"base is 'zero', 'backbone' or 'external'; got {base!r}")
         layout = Layout.of(backbone, include, exclude, private)
         self.device = next(backbone.parameters()).device
         layout = layout if base == "zero" else layout.on_base()
