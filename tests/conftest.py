@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
+import io
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -51,3 +55,62 @@ def refused() -> Callable[..., AbstractContextManager[None]]:
         assert known(learner, inputs) == before
 
     return check
+
+
+# pretrained models
+
+FAMILIES = ("resnet", "vit", "bert")
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A model of a family: where it is, of which kind, and inputs for it."""
+
+    folder: Path
+    kind: Any
+    whole: Any  # the model itself, classifier and all
+    inputs: Any
+
+
+def save_family(family: str, folder: Path) -> Saved:
+    transformers: Any = importlib.import_module("transformers")  # its configurations take more than they declare
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        images, ids = torch.randn(3, 3, 32, 32), torch.randint(1, 90, (3, 12))
+        small: dict[str, Any] = {
+            "hidden_size": 16,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 2,
+            "intermediate_size": 32,
+        }
+        config: Any
+        whole: Any
+        inputs: Any
+        if family == "resnet":
+            config = transformers.ResNetConfig(embedding_size=8, hidden_sizes=[8, 16], depths=[1, 1], num_labels=4)
+            whole, inputs = transformers.ResNetForImageClassification(config), images
+        elif family == "vit":
+            config = transformers.ViTConfig(**small, image_size=32, patch_size=8, num_labels=4)
+            whole, inputs = transformers.ViTForImageClassification(config), images
+        else:
+            config = transformers.BertConfig(**small, vocab_size=99, max_position_embeddings=20, num_labels=4)
+            whole = transformers.BertForSequenceClassification(config)
+            inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+        for tensor in whole.state_dict().values():  # statistics and biases that are not 0 and 1
+            if tensor.is_floating_point() and tensor.dim() == 1:
+                tensor.uniform_(0.2, 1.0)
+    with contextlib.redirect_stderr(io.StringIO()):  # its progress bar
+        whole.eval().save_pretrained(folder)
+    return Saved(folder, "text" if family == "bert" else "image", whole, inputs)
+
+
+@pytest.fixture(scope="session")
+def save_model() -> Callable[[str, Path], Saved]:
+    """Saves a small model of a family, with drawn weights, to a folder, as pretrained ones are: no hub is asked."""
+    return save_family
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def saved(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Saved:
+    """A saved model of each of three families: convolutional, vision transformer, text encoder."""
+    return save_family(request.param, tmp_path_factory.mktemp("models") / request.param)

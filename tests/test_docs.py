@@ -17,7 +17,11 @@ from nacre.experiments.run import Plan
 
 PROJECT = Path(__file__).parent.parent
 README, TUTORIAL = "README.md", "docs/tutorial.md"
-PAGES = (README, TUTORIAL, "docs/how-it-works.md", "docs/file-format.md", "docs/paper-against-code.md")
+PAGES = (
+    README,
+    TUTORIAL,
+    *(f"docs/{page}.md" for page in ("export", "file-format", "how-it-works", "paper-against-code")),
+)
 READS = ("inspect", "verify")  # commands that run for real, on the stores that a page has saved
 
 

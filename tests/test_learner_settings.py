@@ -147,7 +147,7 @@ LEARNERS: list[tuple[dict[str, Any], tuple[str, ...]]] = [
     ({"backbone": nn.Linear(6, 8, device="meta")}, ("weight is on the device 'meta'",)),
     ({"backbone": ruined(nn.Linear(6, 8))}, ("bias holds numbers that are not finite",)),
     ({"backbone": weight_norm(nn.Linear(6, 8))}, ("the backbone cannot be copied",)),
-    ({"base": "one"}, ("base is 'zero' or 'backbone'", "'one'")),
+    ({"base": "one"}, ("base is 'zero', 'backbone' or 'external'", "'one'")),
     ({"include": "0"}, ("include= is a function of (name, module)", "'0'")),
     ({"exclude": lambda *_: True}, ("nothing to factorise", "exclude=")),
     ({"features": 1.5}, ("features= is a key, a position or a function", "1.5")),

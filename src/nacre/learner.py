@@ -17,8 +17,10 @@ from torch import Tensor, nn
 from nacre.errors import NacreError
 from nacre.methods import CACL, Knowledge, Method, checked_method, method_from_json
 from nacre.methods.method import settings
+from nacre.space import SharedSpace
 from nacre.space.layout import check_backbone, copy_of
 from nacre.space.naming import as_path, check_known, check_new, class_names
+from nacre.space.optimising import Optimize
 from nacre.space.plain import Features
 from nacre.space.store import read_index
 from nacre.training import Epoch, Recipe, Task
@@ -163,9 +165,17 @@ class Learner:
         seconds = time.monotonic() - begun
         return Result(name, accuracy, self.knowledge.ranks(name), added, tuple(task.history), seconds)
 
-    def network(self, task: str) -> nn.Module:
-        """A plain module in eval mode for a task: independent of the learner, safe to compile, export and share."""
-        return self.knowledge.network(self._known(task))
+    def network(self, task: str, *, optimize: Optimize | None = None) -> nn.Module:
+        """A plain module in eval mode for a task: independent of the learner, safe to compile, export and share.
+
+        optimize="counted" or "measured" runs layers of low rank as two smaller ones, as SharedSpace.network says.
+        """
+        known = self._known(task)
+        if optimize is None:
+            return self.knowledge.network(known)
+        if not isinstance(self.knowledge, SharedSpace):
+            raise NacreError(f"optimize= is for a SharedSpace; what {self.method!r} has learnt is none")
+        return self.knowledge.network(known, optimize=optimize)
 
     def predict(self, inputs: Tree, task: str | None = None) -> Tensor:
         """Logits in float32: the same bits for the same batch, for ever."""

@@ -55,10 +55,10 @@ def print_space(described: dict[str, Any]) -> None:
     _print_table(console, described["store"], _Column("task", [task["task"] for task in tasks], text=True), columns)
     if any(task["ranks"] for task in tasks):
         _print_table(console, *_ranks({task["task"]: task["ranks"] for task in tasks}))
+    each = "in the bits they are stored in" if described["fewer_bits"] else "at 4 bytes a number"
     _print_line(
         console,
-        f"{len(tasks)} tasks, {described['megabytes']:.3f} MB at 4 bytes a number, "
-        f"{described['bytes_on_disk']:,} bytes on disk",
+        f"{len(tasks)} tasks, {described['megabytes']:.3f} MB {each}, {described['bytes_on_disk']:,} bytes on disk",
     )
 
 

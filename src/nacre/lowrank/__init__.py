@@ -1,5 +1,15 @@
 """The mathematics: factors, the low-rank residual of a weight, penalties, truncation. Knows tensors and layers only."""
 
+from nacre.lowrank.encoding import (
+    Dtype,
+    Encoded,
+    check_dtype,
+    decode,
+    encode,
+    rounded,
+    rounded_factors,
+    stored_bytes,
+)
 from nacre.lowrank.factors import Factors, concatenate, factor_cost, full_rank, matrix_shape
 from nacre.lowrank.penalties import hoyer, hoyer_of, orthogonality, orthogonality_of
 from nacre.lowrank.residual import (
@@ -13,18 +23,22 @@ from nacre.lowrank.residual import (
     residuals,
 )
 from nacre.lowrank.start import Start
-from nacre.lowrank.truncation import BYTES_A_NUMBER, compress, prepare, rank_at_energy
+from nacre.lowrank.truncation import compress, prepare, rank_at_energy
 
 __all__ = [
-    "BYTES_A_NUMBER",
+    "Dtype",
+    "Encoded",
     "Factors",
     "Layer",
     "Predicate",
     "Start",
     "add_factors",
     "attach",
+    "check_dtype",
     "compress",
     "concatenate",
+    "decode",
+    "encode",
     "factor_cost",
     "factors",
     "find_layers",
@@ -38,4 +52,7 @@ __all__ = [
     "prepare",
     "rank_at_energy",
     "residuals",
+    "rounded",
+    "rounded_factors",
+    "stored_bytes",
 ]

@@ -9,10 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from nacre.errors import NacreError
-from nacre.lowrank.factors import Factors, factor_cost
+from nacre.lowrank.encoding import Dtype, check_dtype, column_bytes
+from nacre.lowrank.factors import Factors
 from nacre.lowrank.residual import factors, load_factors
-
-BYTES_A_NUMBER = 4
 
 
 def compress(
@@ -22,6 +21,7 @@ def compress(
     rank: int | Mapping[str, int] | None = None,
     budget: int | None = None,
     exact: bool = True,
+    dtype: Dtype = "float32",
 ) -> None:
     """Cuts the new factors of a network to lower rank; give exactly one of the three measures.
 
@@ -30,6 +30,7 @@ def compress(
     budget: all layers together cost at most so many bytes of factors, and lose the least energy.
     exact:  first make the factors an exact SVD, so that the cut is the best possible (Eckart-Young);
             False cuts the trained factors as they are, which is the paper's own step.
+    dtype:  what append will store them in: says how many columns a budget pays for.
 
     >>> import nacre
     >>> network = nacre.SharedSpace(nn.Linear(4, 6)).expand(nn.Linear(6, 2))
@@ -39,11 +40,12 @@ def compress(
     """
     if sum(measure is not None for measure in (energy, rank, budget)) != 1:
         raise NacreError("compress takes exactly one of energy=, rank= and budget=")
+    check_dtype("dtype=", dtype)
     layers = {name: prepare(layer, exact=exact) for name, layer in _finite(factors(network)).items()}
     if energy is not None:
         kept = {name: rank_at_energy(layer.s, energy) for name, layer in layers.items()}
     elif budget is not None:
-        kept = ranks_in_budget(layers, budget)
+        kept = ranks_in_budget(layers, budget, dtype)
     else:
         kept = _given_ranks(layers, rank)
     load_factors(network, {name: truncate(layer, kept[name]) for name, layer in layers.items()})
@@ -104,7 +106,7 @@ def rank_at_energy(s: Tensor, energy: float) -> int:
     return 0 if energy == 1 else int(enough[0]) + 1
 
 
-def ranks_in_budget(layers: Mapping[str, Factors], budget: int) -> dict[str, int]:
+def ranks_in_budget(layers: Mapping[str, Factors], budget: int, dtype: Dtype = "float32") -> dict[str, int]:
     """How many singular values each layer keeps so that all cost at most `budget` bytes and lose the least energy.
 
     A layer's values fall while their price is constant, so taking them by energy per byte is optimal but for the
@@ -112,7 +114,7 @@ def ranks_in_budget(layers: Mapping[str, Factors], budget: int) -> dict[str, int
     """
     if not isinstance(budget, Real) or not float(budget) >= 0:  # NaN neither
         raise NacreError(f"budget is a number of bytes, 0 or more; got {budget}")
-    prices = {name: BYTES_A_NUMBER * factor_cost(*layer.shape) for name, layer in layers.items()}
+    prices = {name: column_bytes(*layer.shape, dtype) for name, layer in layers.items()}
     offers = [
         (-value / prices[name], position, index, name)
         for position, (name, layer) in enumerate(layers.items())

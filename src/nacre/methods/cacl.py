@@ -14,8 +14,10 @@ from torch import Tensor
 
 from nacre.errors import NacreError
 from nacre.lowrank import (
+    Dtype,
     Factors,
     Start,
+    check_dtype,
     compress,
     concatenate,
     hoyer,
@@ -38,6 +40,7 @@ class CACL(SpaceMethod):
     share: what a task may take, head and all, of the bytes of a dense network for it; budget: bytes that its factors
     alone may take. Either way they are cut after `halfway` of the epochs, and the rest of the epochs train what was
     kept. singular_rate: what the learning rate is multiplied by for s.
+    dtype, head_dtype: what factors and heads are stored in: "float32", "bfloat16" or "int8".
     The rest is what the presets differ in: how factors start, whether the orthogonality norm is squared and the
     factors are made an exact SVD before the cut, which factors are penalised, how many columns a task gets.
 
@@ -53,6 +56,8 @@ class CACL(SpaceMethod):
     budget: int | None = None
     halfway: float = 0.5
     singular_rate: float = 1.0
+    dtype: Dtype = "float32"
+    head_dtype: Dtype = "float32"
     squared: bool = True
     exact: bool = True
     penalised: Literal["new", "all"] = "new"
@@ -66,12 +71,17 @@ class CACL(SpaceMethod):
         for phase, epochs in self.phases(task.recipe).items():
             self.train(network, task, penalty, phase, epochs)  # Section 3.5
             if budget is not None:
-                compress(network, budget=budget, exact=self.exact)
+                compress(network, budget=budget, exact=self.exact, dtype=self.dtype)
         compress(network, energy=self.energy, exact=self.exact)  # Section 3.6
-        space.append(task.name, network, classes=task.classes)  # U<=t, S<=t, V<=t
+        space.append(task.name, network, classes=task.classes, **self.stored)  # U<=t, S<=t, V<=t
 
     def expand(self, space: SharedSpace, task: Task) -> Network:
         return space.expand(task.head, rank=self.ranks(space), start=self.start)
+
+    @property
+    def stored(self) -> dict[str, Dtype]:
+        """In how many bits a task is kept."""
+        return {"dtype": self.dtype, "head_dtype": self.head_dtype}
 
     def ranks(self, space: SharedSpace) -> Mapping[str, int] | None:
         """How many columns the next task gets in every layer; None for the paper's r."""
@@ -129,6 +139,8 @@ class CACL(SpaceMethod):
             raise NacreError(f"{kind} takes share= or budget=, not both")
         if self.budget is not None and (type(self.budget) is not int or self.budget < 0):
             raise NacreError(f"{kind}.budget is a number of bytes, or None for no limit; got {self.budget!r}")
+        check_dtype(f"{kind}.dtype", self.dtype)
+        check_dtype(f"{kind}.head_dtype", self.head_dtype)
         if self.penalised not in ("new", "all"):
             raise NacreError(f"{kind}.penalised is 'new' or 'all'; got {self.penalised!r}")
         if self.columns not in ("full", "freed"):

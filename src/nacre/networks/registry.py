@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from nacre.errors import NacreError
 from nacre.networks.conv5 import conv5
+from nacre.networks.pretrained import FEATURES, pretrained
+from nacre.networks.resnet import resnet18, resnet50
 from nacre.networks.vgg16_bn import vgg16_bn, vgg16_bn_head
+from nacre.networks.vit_tiny import vit_tiny
+
+PRETRAINED = "hf:"  # and then a name on the hub, or a folder
 
 
 @dataclass(frozen=True)
 class Network:
     """A backbone by its number of image channels, its head by (features, classes), the smallest side of an image."""
 
-    build: Callable[[int], nn.Sequential]
+    build: Callable[[int], nn.Module]
     head: Callable[[int, int], nn.Module] | None  # None: one linear layer, which a learner makes itself
     smallest: int
 
@@ -34,7 +40,37 @@ class Network:
 NETWORKS: dict[str, Network] = {
     "conv5": Network(conv5, None, 24),
     "vgg16_bn": Network(vgg16_bn, vgg16_bn_head, 32),
+    "resnet18": Network(resnet18, None, 1),
+    "resnet50": Network(resnet50, None, 1),
+    "vit_tiny": Network(vit_tiny, None, 8),
 }
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """What a network's name stands for: a backbone, and the options of a learner or a space that belong to it."""
+
+    backbone: nn.Module
+    options: dict[str, Any] = field(default_factory=dict)
+    head: Callable[[int, int], nn.Module] | None = None  # by (features, classes); None: one linear layer
+
+
+def by_name(name: str, channels: int = 3) -> Chosen:
+    """The backbone that a name stands for: one of NETWORKS, or `hf:` and a pretrained model of transformers.
+
+    >>> chosen = by_name("conv5", channels=1)  # Learner(chosen.backbone, CACL(), **chosen.options)
+    >>> chosen.options
+    {}
+    """
+    if name.startswith(PRETRAINED):
+        options = {"base": "backbone", "source": name, "features": FEATURES}
+        return Chosen(pretrained(name.removeprefix(PRETRAINED)), options)
+    if name not in NETWORKS:
+        raise NacreError(
+            f"no network is called {name!r}; there are {', '.join(NETWORKS)}, and {PRETRAINED}NAME or "
+            f"{PRETRAINED}FOLDER for a pretrained one of transformers"
+        )
+    return Chosen(NETWORKS[name].build(channels), {}, NETWORKS[name].head)
 
 
 def too_small(backbone: nn.Module, images: Any) -> str | None:
@@ -54,7 +90,7 @@ def too_small(backbone: nn.Module, images: Any) -> str | None:
 def _name_of(backbone: nn.Module) -> str | None:
     """The network that has the same tensors under the same names."""
     tensors = {name: tensor.shape for name, tensor in backbone.state_dict().items()}
-    first = next(iter(tensors.values()), None)
+    first = next((shape for name, shape in tensors.items() if name.endswith("weight")), None)
     if first is None or len(first) != 4:
         return None
     for name, network in NETWORKS.items():

@@ -9,7 +9,10 @@ import torch
 from torch import nn
 
 from nacre.errors import NacreError
+from nacre.networks.pretrained import build as build_pretrained
+from nacre.networks.pretrained import describe as describe_pretrained
 from nacre.space.container import canonical_json, parse_json
+from nacre.space.graph import build_graph, describe_graph
 from nacre.space.layout import kind_of, tensors
 
 _CONV = ("in_channels", "out_channels", "kernel_size", "stride", "padding", "dilation", "groups", "bias")
@@ -53,15 +56,17 @@ _DEPTH = 32
 
 
 def describe(module: nn.Module) -> dict[str, Any] | None:
-    """The module as JSON, or None where it holds anything but torch's own plain layers in Sequentials.
+    """The module as JSON, or None where it holds anything but torch's own plain layers, in Sequentials or graphs.
+
+    A model of transformers is described by its class and configuration.
 
     >>> describe(nn.Linear(2, 3))
     {'arguments': {'bias': True, 'in_features': 2, 'out_features': 3}, 'class': 'Linear'}
     """
-    described = _describe(module)
-    if described is None:
-        return None
     try:
+        described = _describe(module) or describe_pretrained(module)
+        if described is None:
+            return None
         as_read: dict[str, Any] = parse_json(canonical_json(described).encode())
         rebuilt = tensors(build(as_read))
     except (NacreError, ValueError, TypeError):  # not as JSON, or not again
@@ -75,9 +80,11 @@ def describe(module: nn.Module) -> dict[str, Any] | None:
 
 
 def _describe(module: nn.Module) -> dict[str, Any] | None:
-    arguments = KNOWN.get(type(module))
-    if arguments is None or module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module):
+    if module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module):
         return None
+    arguments = KNOWN.get(type(module))
+    if arguments is None:
+        return describe_graph(module, _describe)
     if any(getattr(module, option, None) for option in _UNSAID):
         return None
     described: dict[str, Any] = {
@@ -98,9 +105,9 @@ def _plain(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 
-def build(described: Any) -> nn.Module:
+def build(described: Any, device: str = "meta") -> nn.Module:
     """The module described, on the meta device: shapes without memory, however large they claim to be."""
-    with torch.device("meta"):
+    with torch.device(device):
         try:
             return _build(described, _DEPTH).float()  # whatever the process's default type is
         except Exception as error:  # whatever torch's layers raise at arguments that nobody checked
@@ -115,6 +122,10 @@ def _first_line(error: Exception) -> str:
 def _build(described: Any, depth: int) -> nn.Module:
     if depth == 0:
         raise ValueError(f"more than {_DEPTH} modules deep")
+    if described["class"] == "transformers":
+        return build_pretrained(described["arguments"])
+    if described["class"] == "Graph":
+        return build_graph(described, lambda child: _build(child, depth - 1))
     kind = _BY_NAME.get(described["class"]) if isinstance(described["class"], str) else None
     if kind is None:
         raise ValueError(f"{described['class']!r} is not one of torch's layers that nacre rebuilds")
@@ -125,3 +136,8 @@ def _build(described: Any, depth: int) -> nn.Module:
     if set(arguments) != set(KNOWN[kind]):
         raise ValueError(f"{kind.__name__} takes {', '.join(KNOWN[kind])}; got {', '.join(arguments)}")
     return kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in arguments.items()})
+
+
+def draws_itself(described: Any) -> bool:
+    """Whether a network holds more than its tensors, worked out when it is built: then shapes alone do not make it."""
+    return isinstance(described, dict) and described.get("class") == "transformers"

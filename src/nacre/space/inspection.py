@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from nacre.errors import NacreError
-from nacre.lowrank import BYTES_A_NUMBER
 from nacre.space import store
 from nacre.space.container import decode
+from nacre.space.encodings import restored, saved
+from nacre.space.layout import Layout
 from nacre.space.saving import PARTS
+from nacre.space.size import BYTES_A_NUMBER
 
 
 def describe(folder: Path) -> dict[str, Any]:
@@ -23,13 +25,14 @@ def describe(folder: Path) -> dict[str, Any]:
 
 
 def _describe(folder: Path, index: store.Index) -> dict[str, Any]:
-    tasks, total = [], dict.fromkeys((name for name, _ in _layers(index)), 0)
+    layout = Layout.from_json(index["layout"])
+    tasks, total = [], dict.fromkeys(layout.layers, 0)
     for entry in index["tasks"]:
         _, facts = decode(store.read_file(folder, entry), folder / entry["file"])
         ranks = dict(entry["ranks"])
         if entry["shares"]:
             total = {name: rank + ranks[name] for name, rank in total.items()}
-        numbers = sum(entry["numbers"].values()) + len(ranks)
+        size = BYTES_A_NUMBER * (sum(entry["numbers"].values()) + len(ranks)) - sum(entry.get("saved", {}).values())
         tasks.append(
             {
                 "task": entry["name"],
@@ -37,30 +40,20 @@ def _describe(folder: Path, index: store.Index) -> dict[str, Any]:
                 "learnt": entry["created"],
                 "ranks": ranks,
                 "identifier": dict(total) if entry["shares"] else ranks,
-                "megabytes": numbers * BYTES_A_NUMBER / 1e6,
+                "megabytes": size / 1e6,
                 "bytes_on_disk": entry["bytes"],
             }
         )
-    base = sum(numbers for _, numbers in _layers(index)) * BYTES_A_NUMBER / 1e6 if index["base_file"] else 0.0
+    base = layout.on_base().base_numbers * BYTES_A_NUMBER / 1e6 if index["base"] != "zero" else 0.0
     return {
         "store": str(folder),
         "network": index["network"]["class"],
         "base": index["base"],
         "tasks": tasks,
         "megabytes": base + sum(task["megabytes"] for task in tasks),
+        "fewer_bits": any(entry.get("saved") for entry in index["tasks"]),
         "bytes_on_disk": store.size_on_disk(folder),
     }
-
-
-def _layers(index: store.Index) -> list[tuple[str, int]]:
-    """The factorised layers and how many numbers each weight has."""
-    sizes = []
-    for layer in index["layout"]["layers"]:
-        numbers = 1
-        for extent in layer["shape"]:
-            numbers *= extent
-        sizes.append((layer["name"], numbers))
-    return sizes
 
 
 def verify(folder: Path) -> list[str]:
@@ -86,8 +79,11 @@ def _verify_file(folder: Path, entry: Mapping[str, Any]) -> None:
         return
     counts = dict.fromkeys(PARTS, 0)
     try:
+        tensors, dtypes = restored(tensors, facts["encodings"], str(path))
         for name, tensor in tensors.items():
             counts[name.split("/")[0]] += tensor.numel()
+        if saved(tensors, dtypes) != entry.get("saved", {}):
+            raise ValueError(f"fewer bits save {saved(tensors, dtypes)} bytes, {store.INDEX} says {entry.get('saved')}")
         if (facts["task"], counts) != (entry["name"], entry["numbers"]):
             raise ValueError(f"it holds the task {facts['task']!r} with {counts} numbers, not what {store.INDEX} says")
     except (ValueError, KeyError, TypeError) as error:

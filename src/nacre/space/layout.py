@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -33,6 +33,7 @@ class Layout:
     frozen: Kinds  # learnt with the first task, frozen afterwards: embeddings, tokens
     constant: Kinds  # buffers outside norm layers: stored with a task only if it changed them
     fixed: tuple[str, ...] = ()  # parameters that came with requires_grad=False: no task trains them
+    inherited: frozenset[str] = frozenset()  # those of `frozen` that every task takes from the base as they are
 
     @staticmethod
     def of(
@@ -71,10 +72,20 @@ class Layout:
         untrained = tuple(name for name in fixed if name not in factorised)
         return Layout(layers, own, rest["parameter"], rest["buffer"], untrained)
 
+    def on_base(self) -> Layout:
+        """The layout where tasks lie on the backbone's own weights: what no task trains need not be kept with one."""
+        return replace(self, inherited=frozenset(self.fixed) & frozenset(self.frozen))
+
     @property
     def weights(self) -> Kinds:
         """The factorised weights themselves, each under its first name."""
         return {layer.tensors[0]: ("float32", layer.shape) for layer in self.layers.values()}
+
+    @property
+    def base_numbers(self) -> int:
+        """How many numbers of the backbone's own every task stands on."""
+        kinds = [*self.weights.values(), *(self.frozen[name] for name in self.inherited)]
+        return sum(torch.Size(shape).numel() for _, shape in kinds)
 
     @property
     def everything(self) -> Kinds:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from keyword import iskeyword
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor, nn
 
 from nacre.errors import NacreError
@@ -66,6 +67,25 @@ def describe_inputs(tree: Tree) -> Inputs:
     if isinstance(tree, Mapping):
         return {"keys": {name: describe_inputs(value) for name, value in tree.items()}}
     return {"items": [describe_inputs(value) for value in tree]}
+
+
+def example_inputs(inputs: Inputs, batch: int) -> Tree:
+    """A batch of such inputs: numbers from -1 to 1, ones where they are whole.
+
+    >>> example_inputs({"shape": [3], "dtype": "int64"}, 2)
+    tensor([[1, 1, 1],
+            [1, 1, 1]])
+    """
+    if inputs is None:
+        raise NacreError("nobody knows what the inputs of this network look like: it has never seen any")
+    if "keys" in inputs:
+        return {name: example_inputs(part, batch) for name, part in inputs["keys"].items()}
+    if "items" in inputs:
+        return [example_inputs(part, batch) for part in inputs["items"]]
+    shape, dtype = (batch, *inputs["shape"]), getattr(torch, inputs["dtype"])
+    if not dtype.is_floating_point:
+        return torch.ones(shape, dtype=dtype)
+    return torch.linspace(-1, 1, torch.Size(shape).numel(), dtype=dtype).view(shape)
 
 
 def check_inputs(inputs: Any) -> None:

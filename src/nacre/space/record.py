@@ -12,13 +12,14 @@ import torch
 from torch import Tensor, nn
 
 from nacre.errors import NacreError
-from nacre.lowrank import Factors
+from nacre.lowrank import Dtype, Factors, rounded
 from nacre.space.container import decode, encode
 from nacre.space.description import build, describe
+from nacre.space.encodings import restored, saved, shrunk
 from nacre.space.layout import Layout, counters, install, kind_of, stored_tensors
 from nacre.space.plain import Inputs, check_inputs
 
-_LATER: dict[str, Any] = {"encodings": {}, "preprocessing": None}  # what version 1 has room for and does not use
+_LATER: dict[str, Any] = {"preprocessing": None}  # what version 1 has room for and does not use
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,8 @@ class TaskRecord:
     inputs: Inputs = None
     classes: tuple[str, ...] | None = None
     extra: dict[str, Tensor] = field(default_factory=dict)  # further tensors that a method keeps with a task
+    dtype: Dtype = "float32"  # what U and V are stored in; here they are the float32 that stands for
+    head_dtype: Dtype = "float32"
 
     @property
     def ranks(self) -> dict[str, int]:
@@ -49,16 +52,30 @@ class TaskRecord:
         }
         return {name: sum(tensor.numel() for tensor in part) for name, part in parts.items()}
 
-    def encode(self, name: str) -> bytes:
+    def saved(self) -> dict[str, int]:
+        """By how many bytes the parts in fewer bits are smaller than at 4 a number; empty where all is float32."""
+        return saved(self._encodable(), self._dtypes)
+
+    @property
+    def _dtypes(self) -> dict[str, Dtype]:
+        return {"factors": self.dtype, "head": self.head_dtype}
+
+    def _encodable(self) -> dict[str, Tensor]:
+        """Factors and head under the names that they have in the file."""
         named = {f"head/{key}": tensor for key, tensor in stored_tensors(self.head).items()}
-        for group in ("private", "frozen", "extra"):
-            named |= {f"{group}/{key}": tensor for key, tensor in getattr(self, group).items()}
         for layer, factors in self.factors.items():
             named |= {f"factors/{layer}/{part}": getattr(factors, part) for part in ("U", "s", "V")}
+        return named
+
+    def encode(self, name: str) -> bytes:
+        named, encodings = shrunk(self._encodable(), self._dtypes)
+        for group in ("private", "frozen", "extra"):
+            named |= {f"{group}/{key}": tensor for key, tensor in getattr(self, group).items()}
         facts = {
             "task": name,
             "base": "all" if self.shares else [],
             **_LATER,
+            "encodings": encodings,
             "head": describe(self.head),
             "inputs": self.inputs,
             "classes": list(self.classes) if self.classes is not None else None,
@@ -74,6 +91,7 @@ class TaskRecord:
                 raise ValueError(f"it holds the task {facts['task']!r}")
             _check_supported(facts, path)
             check_inputs(facts["inputs"])
+            named, dtypes = restored(named, facts["encodings"], str(path))
             groups = _groups(named)
             record = TaskRecord(
                 shares=facts["base"] == "all",
@@ -82,6 +100,8 @@ class TaskRecord:
                 inputs=facts["inputs"],
                 classes=None if facts["classes"] is None else tuple(facts["classes"]),
                 **{group: groups.pop(group, {}) for group in ("private", "frozen", "extra")},
+                dtype=dtypes.get("factors", "float32"),
+                head_dtype=dtypes.get("head", "float32"),
             )
             if groups or record.shares is not entry["shares"]:
                 raise ValueError("it holds other tensors than the index says")
@@ -128,12 +148,20 @@ def _check_backbone_tensors(record: TaskRecord, layout: Layout) -> None:
     if not record.shares:
         must |= layout.frozen | layout.constant | ({} if record.factors else layout.weights)
     may = must | layout.constant
+    less = {name: kind for name, kind in layout.frozen.items() if name not in layout.inherited} | layout.constant
     shared = layout.frozen | layout.constant if record.frozen else {}
     own = {name: kind_of(tensor) for name, tensor in record.private.items()}
+    must = {name: kind for name, kind in must.items() if name not in layout.inherited}
     if not (must.items() <= own.items() <= may.items()):
         raise ValueError(f"it holds the tensors {sorted(own)}, the network has {sorted(must)}")
-    if {name: kind_of(tensor) for name, tensor in record.frozen.items()} != shared:
+    if {name: kind_of(tensor) for name, tensor in record.frozen.items()} not in (shared, less if shared else {}):
         raise ValueError(f"it freezes {sorted(record.frozen)}, the network has {sorted(shared)}")
+
+
+def round_head(head: nn.Module, dtype: Dtype) -> None:
+    """Gives a head the numbers that its file will say: weights are rounded row by row, biases stay."""
+    weights = {name: tensor for name, tensor in stored_tensors(head).items() if tensor.dim() >= 2}
+    install(head, {name: rounded(t.detach(), dtype, 0) for name, t in weights.items() if t.is_floating_point()})
 
 
 def _build_head(described: Any) -> nn.Module:

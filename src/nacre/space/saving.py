@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,12 +15,13 @@ from torch import nn
 from nacre.errors import NacreError
 from nacre.space import store
 from nacre.space.container import decode, encode
-from nacre.space.description import build, describe
+from nacre.space.description import build, describe, draws_itself
 from nacre.space.layout import Layout, check_backbone, copy_of, counters, install, kind_of, tensors
 from nacre.space.naming import check_known
 from nacre.space.network import check_head
 from nacre.space.plain import Features
 from nacre.space.record import TaskRecord
+from nacre.space.source import Source
 from nacre.space.template import Template
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ class Entry:
     shares: bool
     ranks: dict[str, int]
     numbers: dict[str, int]
+    saved: dict[str, int]  # bytes less than 4 a number, by part; empty where all is float32
     record: TaskRecord | None = None
     file: dict[str, Any] | None = None  # file, sha256, bytes; None before the first save
     folder: Path | None = None  # where the file is
@@ -46,14 +48,16 @@ class Entry:
     @staticmethod
     def new(name: str, record: TaskRecord) -> Entry:
         created = datetime.now(UTC).isoformat(timespec="seconds")
-        return Entry(name, created, record.shares, record.ranks, record.numbers(), record)
+        return Entry(name, created, record.shares, record.ranks, record.numbers(), record.saved(), record)
 
     @staticmethod
     def read(data: Mapping[str, Any], folder: Path, head: nn.Module | None) -> Entry:
         ranks = {str(name): int(rank) for name, rank in data["ranks"]}
         numbers = {part: int(data["numbers"][part]) for part in PARTS}
+        saved = {str(part): int(less) for part, less in data.get("saved", {}).items()}
         file = {key: data[key] for key in ("file", "sha256", "bytes")}
-        return Entry(data["name"], str(data["created"]), bool(data["shares"]), ranks, numbers, None, file, folder, head)
+        created, shares = str(data["created"]), bool(data["shares"])
+        return Entry(data["name"], created, shares, ranks, numbers, saved, None, file, folder, head)
 
     def to_json(self, position: int) -> dict[str, Any]:
         if self.file is None:
@@ -64,6 +68,7 @@ class Entry:
             "shares": self.shares,
             "ranks": [[name, rank] for name, rank in self.ranks.items()],  # a list: JSON objects are sorted
             "numbers": self.numbers,
+            **({"saved": self.saved} if self.saved else {}),
             **self.file,
         }
 
@@ -86,6 +91,8 @@ class Entry:
             record = TaskRecord.decode(self.bytes(), path, said, layout, self.head)
             if record.numbers() != self.numbers:
                 raise NacreError(f"{path} is damaged: it holds {record.numbers()} numbers, not {self.numbers}")
+            if record.saved() != self.saved:
+                raise NacreError(f"{path} is damaged: fewer bits save {record.saved()} bytes, not {self.saved}")
             self.record = record
         return self.record
 
@@ -103,14 +110,19 @@ def save(space: SharedSpace, folder: Path) -> None:
     """Writes what the folder does not hold yet."""
     folder = folder.absolute()  # files are read later, from wherever the process is then
     backbone = space._template.module
-    base_bytes = encode(space._template.everything(), {"base": space.base}) if space.base == "backbone" else None
+    everything = space._template.everything() if space.base != "zero" else {}
+    base_bytes = encode(everything, {"base": space.base}) if space.base == "backbone" else None
+    described = describe(backbone)
+    of_class = type(backbone).__qualname__ if described is None else type(backbone).__name__
+    sourced = space.source is not None or space.base == "external"
     index: store.Index = {
         "format": store.FORMAT,
         "version": store.VERSION,
-        "network": {"class": type(backbone).__qualname__, "description": describe(backbone)},
+        "network": {"class": of_class, "description": described},
         "features": space.features if isinstance(space.features, str | int | None) else {"function": True},
         "base": space.base,
         "base_file": base_bytes and {"file": store.BASE_FILE, **store.fingerprint(base_bytes)},
+        **({"base_source": asdict(Source.of(space.source, everything))} if sourced else {}),
         "layout": space._layout.to_json(),
         "facts": space.facts,
         "tasks": [entry.to_json(position) for position, entry in enumerate(space._entries.values())],
@@ -142,18 +154,23 @@ def load(folder: Path, backbone: nn.Module | None, features: Features, heads: Ma
         entries = [Entry.read(data, folder, heads.get(data["name"])) for data in index["tasks"]]
         base, described, kept = index["base"], index["network"]["description"], index["features"]
         facts, of_class = dict(index["facts"]), str(index["network"]["class"])
-        if base not in ("zero", "backbone") or (base == "backbone") != bool(index["base_file"]):
+        if base not in ("zero", "backbone", "external") or (base == "backbone") != bool(index["base_file"]):
             raise ValueError(f"its base is {base!r}")
+        source = Source.read(index.get("base_source"), needed=base == "external")
         if not isinstance(kept, str | int | None) and kept != {"function": True}:
             raise ValueError(f"its features are {kept!r}")
     except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
         raise NacreError(f"{path} is damaged: {error}") from error
-    template = _template(folder, described, of_class, backbone, layout)
+    if base == "external":
+        template = source.template(folder, backbone, layout)
+    else:
+        template = _template(folder, described, of_class, backbone, layout)
     space = SharedSpace.__new__(SharedSpace)
     space.device = next((t.device for t in backbone.parameters()), _CPU) if backbone is not None else _CPU
     if index["base_file"]:
         _install_base(template, folder, index["base_file"], layout)
-    space._begin(Template(template, layout), base, _features(folder, kept, features))
+    layout = layout if base == "zero" else layout.on_base()
+    space._begin(Template(template, layout), base, _features(folder, kept, features), source.name)
     space.facts, space.folder = facts, folder
     space._entries = {entry.name: entry for entry in entries}
     return space
@@ -186,6 +203,9 @@ def _template(folder: Path, described: Any, of_class: str, backbone: nn.Module |
     else:
         template = copy_of(backbone).cpu()
     layout.check(template)
+    if backbone is None and draws_itself(described):
+        with torch.random.fork_rng(devices=[]):
+            template = build(described, "cpu")
     return template
 
 

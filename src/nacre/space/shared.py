@@ -7,19 +7,20 @@ import threading
 import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
 from nacre.errors import NacreError
-from nacre.lowrank import Factors, Predicate, Start, concatenate, full_rank
+from nacre.lowrank import Dtype, Factors, Predicate, Start, check_dtype, concatenate, full_rank
 from nacre.networks import too_small
 from nacre.space import saving
 from nacre.space.appending import record_of
 from nacre.space.layout import Layout, copy_of
 from nacre.space.naming import as_path, check_known, check_new, class_names
 from nacre.space.network import Network, Origin, check_head, find_network
+from nacre.space.optimising import Optimize, check_optimize, optimised
 from nacre.space.plain import Features, check_choice, compose, pick
 from nacre.space.record import TaskRecord
 from nacre.space.size import Size, budget_in_share
@@ -27,7 +28,7 @@ from nacre.space.sums import Sums
 from nacre.space.template import Ranks, Template
 from nacre.trees import Tree, apply, explained
 
-Base = Literal["zero", "backbone"]
+Base = Literal["zero", "backbone", "external"]
 
 
 class SharedSpace:
@@ -45,6 +46,7 @@ class SharedSpace:
         backbone: nn.Module,
         *,
         base: Base = "zero",
+        source: str | None = None,
         features: Features = None,
         include: Predicate | None = None,
         exclude: Predicate | None = None,
@@ -52,20 +54,22 @@ class SharedSpace:
     ) -> None:
         """A space for any module that maps a batch to features; it keeps a copy and leaves the module alone.
 
-        base="zero" learns the whole weight; "backbone" keeps the given weights frozen under every task.
+        base="zero" learns the whole weight; "backbone" keeps the given weights frozen under every task. "external"
+        does so too, but a store then names them by their hash, and by `source` if that is said, and does not hold them.
         features: which part of the backbone's output the features are: a key, a position or a function.
         include, exclude: which modules are factorised; private: whose tensors each task keeps for itself.
         All three are predicates on (name, module).
         """
-        if base not in ("zero", "backbone"):
-            raise NacreError(f"base is 'zero' or 'backbone'; got {base!r}")
+        if base not in get_args(Base):
+            raise NacreError(f"base is 'zero', 'backbone' or 'external'; got {base!r}")
         layout = Layout.of(backbone, include, exclude, private)
         self.device = next(backbone.parameters()).device
-        self._begin(Template(copy_of(backbone).cpu(), layout), base, features)
+        layout = layout if base == "zero" else layout.on_base()
+        self._begin(Template(copy_of(backbone).cpu(), layout), base, features, source)
 
-    def _begin(self, template: Template, base: Base, features: Features) -> None:
+    def _begin(self, template: Template, base: Base, features: Features, source: str | None) -> None:
         check_choice(features)
-        self.base, self.features = base, features
+        self.base, self.features, self.source = base, features, source
         self.facts: dict[str, Any] = {}  # JSON that is saved along, for whoever uses the space
         self._identity = uuid.uuid4().hex
         self._template, self._layout = template, template.layout
@@ -126,6 +130,7 @@ class SharedSpace:
             extra=counts["extra"],
             identifiers=sum(len(entry.ranks) for entry in chosen),
             base=self._base_numbers() if task is None else 0,
+            saved=sum(sum(entry.saved.values()) for entry in chosen),
             disk=saving.bytes_on_disk(self.folder, chosen if task is not None else None),
         )
 
@@ -134,8 +139,7 @@ class SharedSpace:
         return budget_in_share(self._layout, head, share)
 
     def _base_numbers(self) -> int:
-        weights = self._template.weights().values() if self.base == "backbone" else ()
-        return sum(weight.numel() for weight in weights)
+        return self._layout.base_numbers if self.base != "zero" else 0
 
     # learning
 
@@ -170,13 +174,29 @@ class SharedSpace:
         network = Network(backbone, head, features, Origin(self._identity, self.tasks, base, sharing))
         return network.to(self.device)
 
-    def append(self, name: str, network: nn.Module, *, classes: Sequence[str] | None = None) -> None:
-        """Adds what a network has learnt as a task; refused, with nothing changed, if it does not belong here."""
+    def append(
+        self,
+        name: str,
+        network: nn.Module,
+        *,
+        classes: Sequence[str] | None = None,
+        dtype: Dtype = "float32",
+        head_dtype: Dtype = "float32",
+    ) -> None:
+        """Adds what a network has learnt as a task; refused, with nothing changed, if it does not belong here.
+
+        dtype, head_dtype: "bfloat16" or "int8" keep U and V, and the head's weights, in fewer bits. They are rounded
+        now, so that what later tasks stand on is what the file says.
+        """
+        check_dtype("dtype=", dtype)
+        check_dtype("head_dtype=", head_dtype)
         body = find_network(network)
         with self._guard:
             check_new(name, self.tasks)
             self._check_origin(body.origin)
-            record = record_of(body, self._layout, self._frozen(), class_names(classes))
+            record = record_of(
+                body, self._layout, self._inherited() | self._frozen(), class_names(classes), dtype, head_dtype
+            )
             self._entries[name] = saving.Entry.new(name, record)
 
     def _check_origin(self, origin: Origin) -> None:
@@ -186,22 +206,35 @@ class SharedSpace:
             since = ", ".join(map(repr, self.tasks[len(origin.tasks) :]))
             raise NacreError(f"this network was expanded before {since} was appended: expand again and train that one")
 
+    def backbone(self) -> nn.Module:
+        """A copy of the backbone as it came; one that was loaded without a base has weights drawn anew."""
+        with torch.random.fork_rng(devices=[]):
+            return self._template.fresh(renew=False)
+
     def probe(self, inputs: Tree) -> Any:
         """What an untaught backbone makes of inputs: its shape says what a head must read."""
-        with torch.random.fork_rng(devices=[]):  # a loaded backbone draws weights here, one in memory has its own
-            backbone = self._template.fresh(renew=False).to(self.device).eval()
+        backbone = self.backbone().to(self.device).eval()
         refused = explained("the backbone cannot take inputs", inputs, lambda: too_small(backbone, inputs))
         with refused, torch.no_grad():
             return pick(self.features, apply(backbone, inputs))
 
     # a task's network
 
-    def network(self, task: str) -> nn.Module:
-        """A plain module in eval mode that gives this task's logits; it shares nothing with the space."""
+    def network(self, task: str, *, optimize: Optimize | None = None) -> nn.Module:
+        """A plain module in eval mode that gives this task's logits; it shares nothing with the space.
+
+        optimize="counted" runs each layer whose rank is low as two smaller ones, where that takes fewer
+        multiplications; "measured" where it is also faster on this machine's CPU. Logits are the same up to rounding.
+        On a dense base, and for a task learnt dense, no layer has a low rank and nothing changes.
+        """
+        check_optimize(optimize)
         record = self.record(task)
         chain = (*self._base_of(task), task)
         backbone = self._assemble(chain, task)
-        return compose(backbone, self.features, copy.deepcopy(record.head), record.inputs).to(self.device)
+        network = compose(backbone, self.features, copy.deepcopy(record.head), record.inputs)
+        if optimize is not None and self.base == "zero" and record.factors:
+            network = optimised(network, self._layout.layers, self.factors(task), optimize, record.inputs)
+        return network.to(self.device)
 
     def _assemble(self, chain: tuple[str, ...], task: str) -> nn.Module:
         """A backbone with the summed weights of a chain of tasks and the private tensors of one."""
@@ -221,6 +254,11 @@ class SharedSpace:
         if not self._entry(task).shares:
             return ()
         return self._sharing(self.tasks[: self.tasks.index(task)])
+
+    def _inherited(self) -> dict[str, Tensor]:
+        """The frozen tensors of the base, which are kept with no task."""
+        everything = self._template.everything() if self._layout.inherited else {}
+        return {name: everything[name] for name in self._layout.inherited}
 
     def _frozen(self) -> dict[str, Tensor]:
         first = self._sharing(self.tasks)[:1]

@@ -1,4 +1,4 @@
-"""How large what has been learnt is: every number needed at inference, at 4 bytes, MB = 1e6 bytes."""
+"""How large what has been learnt is: every number needed at inference, at 4 bytes or what it is stored in."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from dataclasses import dataclass, fields
 from torch import nn
 
 from nacre.errors import NacreError
-from nacre.lowrank import BYTES_A_NUMBER
 from nacre.space.layout import Kinds, Layout, kind_of, stored_tensors
+
+BYTES_A_NUMBER = 4
 
 
 @dataclass(frozen=True)
@@ -27,15 +28,21 @@ class Size:
     extra: int = 0
     identifiers: int = 0  # one rank a layer and task
     base: int = 0  # a dense base, if there is one
+    saved: int = 0  # bytes by which factors and heads in fewer bits take less than 4 a number
     disk: int | None = None  # bytes; None where nothing has been saved
 
     @property
     def numbers(self) -> int:
-        return sum(getattr(self, part.name) for part in fields(self) if part.name != "disk")
+        return sum(getattr(self, part.name) for part in fields(self) if part.name not in ("saved", "disk"))
 
     @property
     def megabytes(self) -> float:
-        return self.numbers * BYTES_A_NUMBER / 1e6
+        return self.bytes / 1e6
+
+    @property
+    def bytes(self) -> int:
+        """4 a number, less what storing some in fewer bits saves."""
+        return self.numbers * BYTES_A_NUMBER - self.saved
 
 
 def budget_in_share(layout: Layout, head: nn.Module, share: float) -> int:

@@ -180,8 +180,8 @@ def _check_continues(folder: Path, present: Index, index: Index) -> None:
                 f"{folder} holds another space: its task {position} is {entry['name']!r} "
                 f"({entry['sha256'][:8]}), here it is {new[position]['name']!r} ({new[position]['sha256'][:8]})"
             )
-    for key in ("layout", "base", "base_file"):
-        if present[key] != index[key]:
+    for key in ("layout", "base", "base_file", "base_source"):
+        if present.get(key) != index.get(key):
             raise NacreError(f"{folder} holds another space: it was made for another backbone ({key} differs)")
 
 

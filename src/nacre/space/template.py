@@ -44,6 +44,10 @@ class Template:
             for module in backbone.modules():
                 if callable(reset := getattr(module, "reset_parameters", None)):
                     reset()
+                elif empty:  # learnt tensors that belong to no layer, as positions do
+                    for parameter in module._parameters.values():
+                        if parameter is not None:
+                            nn.init.trunc_normal_(parameter, std=0.02)
         if empty and not renew:  # a dense base that was loaded without the rest of its backbone
             known = {name: value for name, value in tensors(self.module).items() if not value.is_meta}
             install(backbone, {name: value.detach().clone() for name, value in known.items()})

@@ -1,0 +1,46 @@
+"""How pictures become inputs: what the store says of it, and the part that fits into a graph."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from nacre.errors import NacreError
+from nacre.space import SharedSpace
+
+
+def preprocessing_of(space: SharedSpace, task: str) -> Mapping[str, Any] | None:
+    """What the store says of how pictures become a task's inputs; None where it says nothing.
+
+    JSON with "mean" and "std", one number a channel for pixels from 0 to 1. Whatever else it says (sizes, how to
+    resize) is written beside an exported file and is not part of a graph.
+    """
+    said = space.facts.get("preprocessing")
+    return said.get(task) if isinstance(said, Mapping) else None
+
+
+class Normalise(nn.Module):
+    """Pixels 0..255 of any type, [batch, channels, height, width], as a network takes them."""
+
+    def __init__(self, mean: list[float], std: list[float]) -> None:
+        super().__init__()
+        self.register_buffer("mean", 255 * torch.tensor(mean).view(-1, 1, 1))
+        self.register_buffer("std", 255 * torch.tensor(std).view(-1, 1, 1))
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        mean, std = self.get_buffer("mean"), self.get_buffer("std")
+        return (pixels.float() - mean) / std
+
+
+def with_preprocessing(network: nn.Module, said: Mapping[str, Any] | None, task: str) -> nn.Module:
+    """The network behind a first step that takes pixels as they are in a picture."""
+    if said is None:
+        raise NacreError(f"the store does not say how pictures become the inputs of {task!r}: export without that step")
+    try:
+        first = Normalise([float(value) for value in said["mean"]], [float(value) for value in said["std"]])
+    except (KeyError, TypeError, ValueError) as error:
+        raise NacreError(f"the preprocessing of {task!r} has no mean and std for each channel: {said!r:.80}") from error
+    return nn.Sequential(first, network).eval()
