@@ -276,7 +276,6 @@ def test_verify_names_the_file_that_is_damaged(whole: Run, tmp_path: Path) -> No
 
 
 def test_report_writes_a_page_of_a_run(whole: Run, tmp_path: Path) -> None:
-    pytest.importorskip("nacre.experiments.report", reason="the report is not part of this checkout")
     status, output, log = nacre("report", whole.folder, "--out", "page.html", cwd=tmp_path)
     assert (status, log) == (0, "")
     assert output == "page.html\n"
