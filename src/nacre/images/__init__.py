@@ -1,0 +1,6 @@
+"""Pictures of one's own: learns a task from them into a store, and says what is on others. Knows no commands."""
+
+from nacre.images.learning import Learnt, Wanted, learn
+from nacre.images.predicting import Answer, predict
+
+__all__ = ["Answer", "Learnt", "Wanted", "learn", "predict"]
