@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -96,6 +97,8 @@ def _opened(store: Path, wanted: Wanted) -> Opened | None:
             raise NacreError(f"{network} takes pictures of {smallest} pixels or more; got --size {wanted.size}")
         return None
     opened = open_store(store)
+    if wanted.budget is not None and not isinstance(opened.learner.method, CACL):
+        raise NacreError(f"{store} was learnt with {opened.learner.method!r}, which knows no budget")
     has = {"network": opened.network, "size": opened.preprocessing.side, "seed": opened.learner.seed}
     for name, value in has.items():
         if (asked := getattr(wanted, name)) not in (None, value):
@@ -105,12 +108,6 @@ def _opened(store: Path, wanted: Wanted) -> Opened | None:
 
 def _side(found: Given, wanted: Wanted) -> int:
     return wanted.size or side_for(found, smallest_side(wanted.network or DEFAULT_NETWORK))
-
-
-def _with_budget(method: object, budget: int) -> CACL:
-    if not isinstance(method, CACL):
-        raise NacreError(f"the store's method is {method!r:.80}, which knows no budget")
-    return replace(method, budget=budget)
 
 
 def _say(line: str) -> None:
@@ -179,7 +176,9 @@ class _Work:
         opened = open_store(self.store) if exists(self.store) else self._begun()
         learner, examples = opened.learner, self.examples
         if budget is not None:
-            learner.method = _with_budget(learner.method, budget)  # for this task: the store's facts keep its own
+            learner.method = replace(
+                cast(CACL, learner.method), budget=budget
+            )  # for this task: the store's facts keep its own
         plan = {
             "task": self.task,
             "after": list(learner.tasks),

@@ -36,8 +36,7 @@ def choose(pictures: int, preprocessing: Preprocessing, *, epochs: int | None, f
     black = preprocessing.pictures().black()
     augment = CropFlip(preprocessing.side // 8, flip=flip, fill=black)
     recipe = Recipe(epochs=count, batch_size=batch, schedule="cosine", augment=augment)
-    words = (
-        f"{count} epochs of {pictures:,} pictures in batches of {batch}, Adam at {recipe.learning_rate:g} falling as a "
-        f"cosine, moved by up to {augment.padding} pixels{' and mirrored' if flip else ''}"
-    )
+    often = f"{count} epoch{'s' if count > 1 else ''} of {pictures:,} pictures in batches of {batch}"
+    moved = f"moved by up to {augment.padding} pixels{' and mirrored' if flip else ''}"
+    words = f"{often}, Adam at {recipe.learning_rate:g} falling as a cosine, {moved}"
     return Chosen(recipe, words)

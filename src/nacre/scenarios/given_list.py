@@ -59,7 +59,7 @@ def _columns(path: Path, header: list[str], label: str | None) -> tuple[int, int
         return where, what, place(_SPLITS)
     if where is None and what is None and label is None and len(header) == 2:
         return None
-    missing = f"a column {label!r}" if label is not None and what is None else "columns of path and label"
+    missing = f"column {label!r}" if label is not None and what is None else "columns of path and label"
     raise NacreError(
         f"{path} has no {missing}; its first line is {', '.join(header)}. The path is called {', '.join(_PATHS)}; the "
         f"class {', '.join(LABELS)}, or what --label says; without a first line of names there are these two columns"
