@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from tyro.conf import Positional
+from nacre.cli.options import Store, TaskName
 
 
-def drop(store: Positional[Path], task: Positional[str], /) -> None:
+def drop(store: Store, task: TaskName, /) -> None:
     """Drop the task that was learnt last; the tasks before it answer as they did.
 
     An earlier one cannot be dropped: the tasks after it stand on its weights. It is gone for good once it is dropped;

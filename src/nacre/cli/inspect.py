@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
-from tyro.conf import Positional
-
-from nacre.cli.options import AsJson
+from nacre.cli.options import AsJson, Store
 from nacre.cli.output import print_json
 
 
-def inspect(store: Positional[Path], /, *, json: AsJson = False) -> None:
+def inspect(store: Store, /, *, json: AsJson = False) -> None:
     """Show what a store holds: tasks, classes, ranks, dates; where its bytes go, and what would save some.
 
     Args:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
-from tyro.conf import Positional
+from tyro.conf import Positional, arg
 
-from nacre.cli.options import AsJson, Flag
+from nacre.cli.options import AsJson, Flag, Store, TaskName
 from nacre.cli.output import print_json
 from nacre.errors import NacreError
 from nacre.experiments.protocols import WrongUsage
@@ -22,9 +22,9 @@ _UNITS = {"": 1, "B": 1, "KB": 1e3, "MB": 1e6, "GB": 1e9, "KIB": 1 << 10, "MIB":
 
 
 def learn(
-    store: Positional[Path],
-    task: Positional[str],
-    pictures: Positional[str],
+    store: Store,
+    task: TaskName,
+    pictures: Annotated[Positional[str], arg(metavar="PICTURES")],
     /,
     *,
     network: str | None = None,
@@ -51,7 +51,7 @@ def learn(
         task: The new task's name.
         pictures: A folder with a sub-folder for every class, or train/ and test/ with such folders in them; a .csv of
             path and label; a .parquet file or a folder of them; or a data set of the Hugging Face hub, OWNER/NAME.
-        network: Of a new store: a name in nacre.networks.NETWORKS; conv5 by default.
+        network: Of a new store: conv5 by default, or another name in nacre.networks.NETWORKS, such as vgg16_bn.
         size: Of a new store: the side of its pictures in pixels; 32 by default, 64 if most of them are larger.
         epochs: How often all pictures are gone through.
         budget: The most that the task's factors may take, 200KB. Learns the task without it too, and says what it costs

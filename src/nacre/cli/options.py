@@ -6,13 +6,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-from tyro.conf import FlagCreatePairsOff, OmitArgPrefixes, arg
+from tyro.conf import FlagCreatePairsOff, OmitArgPrefixes, Positional, arg
 
 from nacre.experiments.protocols import Options
 
 MethodName = Literal["cacl", "cacl-st", "cacl-fixed", "single"]
 ScenarioName = Literal["digits", "cifar100", "miniimagenet", "five-datasets"]
 Flag = FlagCreatePairsOff[bool]
+Store = Annotated[Positional[Path], arg(metavar="STORE")]
+TaskName = Annotated[Positional[str], arg(metavar="TASK")]
 AsJson = Annotated[Flag, arg(name="json")]
 
 

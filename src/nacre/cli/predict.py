@@ -5,11 +5,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
-from tyro.conf import Positional
+from tyro.conf import Positional, arg
 
-from nacre.cli.options import AsJson
+from nacre.cli.options import AsJson, Store, TaskName
 from nacre.cli.output import print_json, say
 from nacre.experiments.protocols import WrongUsage
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 
 def predict(
-    store: Positional[Path],
-    task: Positional[str],
-    pictures: Positional[tuple[Path, ...]],
+    store: Store,
+    task: TaskName,
+    pictures: Annotated[Positional[tuple[Path, ...]], arg(metavar="PICTURES...")],
     /,
     *,
     top: int = 1,

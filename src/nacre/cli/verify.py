@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 
-from tyro.conf import Positional
+from nacre.cli.options import Store
 
 
-def verify(store: Positional[Path], /) -> None:
+def verify(store: Store, /) -> None:
     """Check every file of a store against its hash; exit status 1 and the file's name if one is damaged.
 
     Args:

@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from nacre.lowrank import rank_at_energy
+from nacre.space.saving import PARTS
 
 ENERGIES = (1e-3, 1e-2)  # shares of the squared singular values that a deeper cut might give up
 _LARGE = 0.5  # of a task's bytes: a part that takes more is worth a word
@@ -27,12 +28,13 @@ class Spending:
     @staticmethod
     def of(tensors: Mapping[str, Tensor], names: Iterable[str], file_bytes: int) -> Spending:
         """Counted from the tensors as they are stored, in whatever type; the layers' names in their order."""
-        parts: dict[str, int] = {}
+        groups = {name.partition("/")[0] for name in tensors}
+        parts = {part: 0 for part in (*PARTS, *sorted(groups - set(PARTS))) if part in groups}
         layers = dict.fromkeys(names, 0)
         values: dict[str, Tensor] = {}
         for name, tensor in tensors.items():
             group, _, key = name.partition("/")
-            parts[group] = parts.get(group, 0) + tensor.nbytes
+            parts[group] += tensor.nbytes
             if group == "factors":
                 layer, _, factor = key.rpartition("/")
                 layers[layer] += tensor.nbytes
