@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from nacre.errors import NacreError
 from nacre.images.recipe import METHOD
@@ -13,6 +15,7 @@ from nacre.learner import Learner
 from nacre.networks import NETWORKS
 from nacre.scenarios.preprocessing import Preprocessing
 from nacre.space.continuing import PREPROCESSING
+from nacre.space.naming import as_path
 from nacre.space.store import INDEX, read_index
 from nacre.training.seeding import seeded
 
@@ -28,6 +31,11 @@ class Opened:
     preprocessing: Preprocessing
     network: str
 
+    def read(self, files: Sequence[str | Path]) -> Tensor:
+        """Pictures of any size and mode as the network reads them, [n, 3, side, side]."""
+        pixels = [self.preprocessing.decode(Path(file).read_bytes(), str(file)) for file in files]
+        return self.preprocessing(torch.stack(pixels))
+
     def head(self, task: str, classes: int) -> nn.Module | None:
         """The head that the network has; None for one linear layer, which the learner makes."""
         network = NETWORKS.get(self.network)
@@ -41,8 +49,9 @@ def exists(store: Path) -> bool:
     return (store / INDEX).exists()
 
 
-def open_store(store: Path) -> Opened:
+def open_store(store: str | Path) -> Opened:
     """What `nacre learn` has learnt into a folder."""
+    store = as_path(store)
     facts = read_index(store)["facts"]
     if PREPROCESSING not in facts or not isinstance(name := facts.get(NETWORK), str):
         raise NacreError(

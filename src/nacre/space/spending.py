@@ -63,10 +63,11 @@ def suggestions(tasks: Sequence[Mapping[str, Any]]) -> list[str]:
             f"{task['bytes_on_disk']:,} bytes (most of its factors are in {most}): drop it and learn it again with "
             f"--budget {left // 1000 + 1}KB, and see what that costs in accuracy"
         )
-    if found := [offer for offer in earlier if offer is not None]:
+    if found := {task["task"]: cut[1] for task, cut in zip(tasks, earlier, strict=False) if cut is not None}:
+        more = f" and {len(found) - 1} more" if len(found) > 1 else ""
         said.append(
-            f"{len(found)} of the {len(earlier)} tasks before it could have been smaller in the same way, by "
-            f"{sum(cut[1] for cut in found):,} bytes; they stay as they are, but --budget keeps the next one small"
+            f"{next(iter(found))}{more}: a deeper cut would have saved {sum(found.values()):,} bytes. What was learnt "
+            "earlier stays as it is; --budget keeps the next task small"
         )
     return [*said, *_large_heads(tasks)]
 
