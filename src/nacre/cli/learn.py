@@ -98,15 +98,11 @@ def _bytes(text: str | None) -> int | None:
 def _print(store: Path, learnt: Learnt, wanted: Wanted) -> None:
     from nacre.tables import print_line
 
-    tested = (
-        f"{learnt.accuracy:.1f} % of {learnt.tested_on:,} test pictures"
-        if learnt.accuracy is not None
-        else "not tested"
-    )
+    share = f"{learnt.accuracy:.1f} % of " if learnt.accuracy is not None else "not tested, "
     ranks = ", ".join(f"{layer} {rank}" for layer, rank in learnt.ranks.items())
     lines = [
         f"{learnt.task}: {len(learnt.classes)} classes, learnt from {learnt.trained_on:,} pictures",
-        f"  accuracy   {tested}",
+        f"  accuracy   {share}{learnt.tested_on:,} test pictures",
         f"  ranks      {ranks}",
         f"  added      {learnt.megabytes:.3f} MB, {learnt.factor_bytes:,} bytes of it factors",
         *([f"  budget     {_cost(learnt, wanted.budget)}"] if wanted.budget is not None else []),
@@ -121,13 +117,8 @@ def _cost(learnt: Learnt, budget: int) -> str:
     if learnt.accuracy is None or learnt.accuracy_without_budget is None:
         return f"{budget:,} bytes; without test pictures nobody can say what it cost"
     less = learnt.accuracy_without_budget - learnt.accuracy
-    said = (
-        f"cost {less:.1f} points"
-        if less > 0
-        else f"cost nothing ({-less:.1f} points more)"
-        if less < 0
-        else "cost nothing"
-    )
+    gained = f" ({-less:.1f} points more)" if less < 0 else ""
+    said = f"cost {less:.1f} points" if less > 0 else f"cost nothing{gained}"
     return f"{budget:,} bytes {said}: {learnt.accuracy_without_budget:.1f} % without one, on the same pictures"
 
 

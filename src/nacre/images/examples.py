@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from nacre.errors import NacreError
 from nacre.scenarios import cache
 from nacre.scenarios.decoding import count_duplicates
 from nacre.scenarios.given import Given, check_classes
@@ -88,10 +87,3 @@ class Prepared(Dataset[Any]):
         """A few pictures from all over, as one batch."""
         rows = torch.linspace(0, len(self) - 1, min(count, len(self))).round().long()
         return self._preprocessing(self._part.images[rows])
-
-
-def check_share(share: float) -> float:
-    """Refuses what is no share of the pictures."""
-    if not 0 <= share < 1:
-        raise NacreError(f"the test share is a share of the pictures, from 0 to below 1; got {share:g}")
-    return share

@@ -20,7 +20,7 @@ _LOCK = ".lock"
 
 @contextlib.contextmanager
 def learning(store: Path) -> Iterator[Path]:
-    """STORE.learning, this process's alone; taken away when the block has ended well, kept when it was interrupted."""
+    """STORE.learning, this process's alone; taken away when the block has ended well or nothing was begun in it."""
     place = store.resolve()
     folder = place.with_name(f"{place.name}.learning")
     if not Processes.current().main:
@@ -36,12 +36,14 @@ def learning(store: Path) -> Iterator[Path]:
         ) from None
     try:
         yield folder
-        shutil.rmtree(folder)  # whatever else is in it was begun before this task, and could not go on
+        for begun in folder.glob("*/"):  # also what was begun before this task was there, and could not go on now
+            shutil.rmtree(begun, ignore_errors=True)
     finally:
         lock.release()
-        with contextlib.suppress(OSError):
-            if list(folder.iterdir()) == [folder / _LOCK]:  # nothing was begun
-                shutil.rmtree(folder)
+        if not any(folder.glob("*/")):
+            with contextlib.suppress(OSError):  # somebody else has begun this moment
+                (folder / _LOCK).unlink(missing_ok=True)
+                folder.rmdir()
 
 
 def checkpoints(folder: Path, plan: dict[str, Any]) -> Path:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from nacre.errors import NacreError
-from nacre.images.examples import Examples, Prepared, check_share, read, side_for
+from nacre.images.examples import Examples, Prepared, read, side_for
 from nacre.images.interrupted import checkpoints, learning
 from nacre.images.opened import DEFAULT_NETWORK, Opened, begin, exists, open_store, smallest_side
 from nacre.images.recipe import Chosen, choose
@@ -40,7 +40,8 @@ class Wanted:
     label: str | None = None
 
     def __post_init__(self) -> None:
-        check_share(self.test_share)
+        if not 0 <= self.test_share < 1:
+            raise NacreError(f"the test share is a share of the pictures, from 0 to below 1; got {self.test_share:g}")
         for name, value in (("size", self.size), ("epochs", self.epochs), ("budget", self.budget)):
             if value is not None and value < 1:
                 raise NacreError(f"the {name} is a whole number from 1; got {value}")
@@ -129,10 +130,8 @@ class _Work:
     folder: Path  # of what is being learnt
 
     def learn(self) -> Learnt:
-        looks = Prepared(
-            self.examples.test if len(self.examples.test.labels) else self.examples.train, self.preprocessing
-        )
-        inputs = looks.first(_LOOKS)
+        looked_at = self.examples.test if len(self.examples.test.labels) else self.examples.train
+        inputs = Prepared(looked_at, self.preprocessing).first(_LOOKS)
         before = self._answers(inputs)
         opened, result, without = self._within_budget()
         opened.learner.save(self.store)
@@ -176,9 +175,8 @@ class _Work:
         opened = open_store(self.store) if exists(self.store) else self._begun()
         learner, examples = opened.learner, self.examples
         if budget is not None:
-            learner.method = replace(
-                cast(CACL, learner.method), budget=budget
-            )  # for this task: the store's facts keep its own
+            # for this task: the store's facts keep the method as it was
+            learner.method = replace(cast(CACL, learner.method), budget=budget)
         plan = {
             "task": self.task,
             "after": list(learner.tasks),
@@ -186,7 +184,7 @@ class _Work:
             "how": [repr(self.chosen.recipe), repr(learner.method), self.seed],
         }
         folder = checkpoints(self.folder, plan)
-        if folder.exists():
+        if any(folder.glob("*.safetensors")):
             _say(f"{self.task}: going on where it was interrupted")
         result = learner.learn(
             self.task,

@@ -33,8 +33,14 @@ class Opened:
 
     def read(self, files: Sequence[str | Path]) -> Tensor:
         """Pictures of any size and mode as the network reads them, [n, 3, side, side]."""
-        pixels = [self.preprocessing.decode(Path(file).read_bytes(), str(file)) for file in files]
-        return self.preprocessing(torch.stack(pixels))
+        return self.preprocessing(torch.stack([self.pixels(Path(file)) for file in files]))
+
+    def pixels(self, file: Path) -> Tensor:
+        """A picture decoded and scaled, uint8 [3, side, side]; a NacreError that names it where that cannot be."""
+        try:
+            return self.preprocessing.decode(file.read_bytes(), str(file))
+        except OSError as error:
+            raise NacreError(f"{file} cannot be read: {error.strerror}") from error
 
     def head(self, task: str, classes: int) -> nn.Module | None:
         """The head that the network has; None for one linear layer, which the learner makes."""

@@ -67,12 +67,10 @@ def _decoded(files: Sequence[Path], opened: Opened, broken: list[str]) -> tuple[
     pixels: list[Tensor] = []
     for path in files:
         try:
-            pixels.append(opened.preprocessing.decode(path.read_bytes(), str(path)))
+            pixels.append(opened.pixels(path))
             read.append(path)
         except NacreError as error:
             broken.append(str(error))
-        except OSError as error:
-            broken.append(f"{path} cannot be read: {error.strerror}")
     return read, pixels
 
 

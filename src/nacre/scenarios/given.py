@@ -56,16 +56,9 @@ def find(given: str, label: str | None = None) -> Given:
     )
 
 
-def given_of(
-    kind: Literal["images", "parquet"],
-    root: Path,
-    labelled: Labelled,
-    notes: Iterable[str] = (),
-    *,
-    names: Sequence[str] | None = None,
-) -> Given:
+def given_of(kind: Literal["images", "parquet"], root: Path, labelled: Labelled, notes: Iterable[str] = ()) -> Given:
     """Images with their labels, checked: what can be said before any is decoded is said now."""
-    classes = tuple(names) if names is not None else in_order(name for _, name in labelled["train"])
+    classes = in_order(name for _, name in labelled["train"])
     check_classes(str(root), classes, [name for _, name in labelled["train"]])
     numbers = {name: number for number, name in enumerate(classes)}
     if odd := sorted({name for _, name in labelled["test"]} - set(classes)):
