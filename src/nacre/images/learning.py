@@ -19,7 +19,7 @@ from nacre.methods import CACL
 from nacre.scenarios.given import Given, find
 from nacre.scenarios.preprocessing import Preprocessing
 from nacre.scenarios.progress import say
-from nacre.space.naming import check_new
+from nacre.space.naming import as_path, check_new
 from nacre.space.size import BYTES_A_NUMBER
 from nacre.training.processes import Processes
 
@@ -68,13 +68,13 @@ class Learnt:
     notes: tuple[str, ...]
 
 
-def learn(store: Path, task: str, pictures: str, wanted: Wanted | None = None) -> Learnt:
+def learn(store: str | Path, task: str, pictures: str | Path, wanted: Wanted | None = None) -> Learnt:
     """Adds a task to a store, or begins the store. Interrupted, it leaves the store as it was; called again, it goes on
     from the last epoch."""
-    wanted = wanted or Wanted()
+    store, wanted = as_path(store), wanted or Wanted()
     opened = _opened(store, wanted)
     check_new(task, opened.learner.tasks if opened is not None else ())
-    found = find(pictures, wanted.label)
+    found = find(str(pictures), wanted.label)
     with learning(store) as folder:
         side = opened.preprocessing.side if opened is not None else _side(found, wanted)
         seed = opened.learner.seed if opened is not None else wanted.seed or 0

@@ -15,7 +15,7 @@ from nacre.scenarios.given import files_below
 from nacre.scenarios.progress import Counting
 from nacre.scenarios.sources import PICTURES
 from nacre.space.inspection import classes_of
-from nacre.space.naming import check_known
+from nacre.space.naming import as_path, check_known
 
 _BATCH = 256
 
@@ -28,14 +28,16 @@ class Answer:
     classes: tuple[tuple[str, float], ...]
 
 
-def predict(store: Path, task: str, pictures: Sequence[Path], top: int = 1) -> tuple[list[Answer], list[str]]:
+def predict(
+    store: str | Path, task: str, pictures: Sequence[str | Path], top: int = 1
+) -> tuple[list[Answer], list[str]]:
     """Answers in the order of the files, those of a folder in the order of their names; and what could not be read."""
     if top < 1:
         raise NacreError(f"as many classes as are shown: a whole number from 1; got {top}")
     opened = open_store(store)
     check_known(task, opened.learner.tasks)
-    names = classes_of(store, task)
-    files = _files(pictures)
+    names = classes_of(as_path(store), task)
+    files = _files([as_path(path) for path in pictures])
     answers: list[Answer] = []
     broken: list[str] = []
     with Counting(f"predicting {task}", len(files)) as counting:
