@@ -94,7 +94,7 @@ def test_several_networks_are_plain_and_each_its_own(learner: Learner) -> None:
         (["a", None], "say which task with task="),
         (["a"], r"a list of tasks names one for each example; got 1 for float32\[2, 6\]"),
         ([], r"a list of tasks names one for each example; got 0 for float32\[2, 6\]"),
-        (3, "several tasks are a list of their names; got 3"),
+        (3, "no task is called 3; the tasks are"),
     ],
 )
 def test_a_list_that_does_not_fit_is_refused(learner: Learner, task: Any, message: str) -> None:

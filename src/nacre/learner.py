@@ -184,7 +184,7 @@ class Learner:
         tensor [classes of its task] for every example, in their order: heads may differ in size. The examples of a task
         are worked out together, so they give the bits of a batch of just these.
         """
-        if isinstance(task, str) or task is None:
+        if isinstance(task, str) or not isinstance(task, Sequence):
             return self._predict(inputs, self._known(task))
         groups = grouped(check_tasks(task, self.tasks), inputs)
         logits: dict[int, Tensor] = {}
