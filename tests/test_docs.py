@@ -16,7 +16,7 @@ from nacre import cli
 from nacre.experiments.run import Plan
 
 PROJECT = Path(__file__).parent.parent
-README, TUTORIAL = "README.md", "docs/tutorial.md"
+README, TUTORIAL, FIELD = "README.md", "docs/tutorial.md", "docs/in-the-field.md"
 PAGES = (
     README,
     TUTORIAL,
@@ -75,6 +75,31 @@ def test_a_page_is_as_the_code_is(
     for words, output in commands(page):
         printed = check_command(words, monkeypatch, capsys)
         assert not output or printed.strip() == output.strip(), words
+
+
+def test_in_the_field_goes_its_whole_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Every block in its place: Python runs, commands run for real and print lines that begin as the page says."""
+    monkeypatch.setenv("NACRE_CACHE", str(tmp_path / "cache"))
+    namespace: dict[str, Any] = {"__name__": "documentation"}
+    shown = set()
+    for above, block in sorted([*blocks(FIELD, "python", "console")]):
+        if not block.startswith("$ "):
+            exec(compile("\n" * above + block, FIELD, "exec"), namespace)
+            continue
+        command, *output = block.splitlines()
+        words = shlex.split(command.removeprefix("$ nacre "))
+        capsys.readouterr()
+        assert status(words, monkeypatch) == 0, words
+        assert first_words(capsys.readouterr().out.splitlines()) == first_words(output), words
+        shown.add(words[0])
+    assert shown == {"learn", "predict", "inspect", "verify", "drop"}
+
+
+def first_words(lines: list[str]) -> list[str]:
+    """How each line begins; numbers and rulers, which another machine may print otherwise, as a sign."""
+    return [re.sub(r"[\d.,]+|─+", "#", (line.split() or [""])[0]) for line in lines]
 
 
 def test_the_tutorial_shows_the_commands() -> None:

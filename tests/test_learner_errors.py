@@ -63,7 +63,10 @@ def ask(learner: Learner, what: str, task: Any) -> Any:
 def test_an_unknown_task_is_named_beside_those_that_exist(
     what: str, task: Any, learner: Learner, refused: Refused
 ) -> None:
-    with refused(learner, f"no task is called {task!r}", "the tasks are 'animals', 'birds'"):
+    if what == "predict" and isinstance(task, list):
+        task = ["animal"] * len(X)  # a task for each example is what predict takes
+    unknown = task[0] if what == "predict" and isinstance(task, list) else task
+    with refused(learner, f"no task is called {unknown!r}", "the tasks are 'animals', 'birds'"):
         ask(learner, what, task)
 
 

@@ -9,7 +9,7 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, cast, overload
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +19,7 @@ from nacre.methods import CACL, Knowledge, Method, checked_method, method_from_j
 from nacre.methods.method import settings
 from nacre.space import SharedSpace
 from nacre.space.layout import check_backbone, copy_of
-from nacre.space.naming import as_path, check_known, check_new, class_names
+from nacre.space.naming import as_path, check_known, check_new, check_tasks, class_names
 from nacre.space.optimising import Optimize
 from nacre.space.plain import Features
 from nacre.space.store import read_index
@@ -33,7 +33,7 @@ from nacre.training.held import Held
 from nacre.training.processes import Processes
 from nacre.training.seeding import checked_seed, seeded
 from nacre.training.task import Callback, Loss, Metric, check_function, check_settings, cross_entropy
-from nacre.trees import Tree, explained, joined, leaves, map_leaves, shapes, split
+from nacre.trees import Tree, chosen, explained, grouped, joined, leaves, map_leaves, shapes, split
 
 _CACHED = 4  # plain networks kept for predict
 
@@ -177,9 +177,33 @@ class Learner:
             raise NacreError(f"optimize= is for a SharedSpace; what {self.method!r} has learnt is none")
         return self.knowledge.network(known, optimize=optimize)
 
-    def predict(self, inputs: Tree, task: str | None = None) -> Tensor:
-        """Logits in float32: the same bits for the same batch, for ever."""
-        network = self._cached(self._known(task))
+    def networks(self, tasks: Sequence[str]) -> dict[str, nn.Module]:
+        """A plain module for each of several tasks, by name."""
+        return {task: self.network(task) for task in check_tasks(tasks, self.tasks)}
+
+    @overload
+    def predict(self, inputs: Tree, task: str | None = None) -> Tensor: ...
+
+    @overload
+    def predict(self, inputs: Tree, task: Sequence[str]) -> list[Tensor]: ...
+
+    def predict(self, inputs: Tree, task: str | Sequence[str] | None = None) -> Tensor | list[Tensor]:
+        """Logits in float32: the same bits for the same batch, for ever.
+
+        task: one task for all examples, or a list with one for each. For a list the logits come as a list too, one
+        tensor [classes of its task] for every example, in their order: heads may differ in size. The examples of a task
+        are worked out together, so they give the bits of a batch of just these.
+        """
+        if isinstance(task, str) or not isinstance(task, Sequence):
+            return self._predict(inputs, self._known(task))
+        groups = grouped(check_tasks(task, self.tasks), inputs)
+        logits: dict[int, Tensor] = {}
+        for name, examples in groups.items():
+            logits |= dict(zip(examples, self._predict(chosen(inputs, examples), name), strict=True))
+        return [logits[example] for example in range(len(logits))]
+
+    def _predict(self, inputs: Tree, task: str) -> Tensor:
+        network = self._cached(task)
         # parts of a size that no machine decides, so that none decides the bits
         parts = [self._run(network, part, task) for part in split(inputs, EVALUATION_BATCH)]
         return cast(Tensor, joined(parts)) if len(parts) > 1 else parts[0]
@@ -214,7 +238,7 @@ class Learner:
                 self._networks.popitem(last=False)
             return network
 
-    def _run(self, network: nn.Module, inputs: Tree, task: str | None) -> Tensor:
+    def _run(self, network: nn.Module, inputs: Tree, task: str) -> Tensor:
         moved = map_leaves(lambda leaf: leaf.to(self.device).contiguous(), inputs)  # another layout may give other bits
         taken = explained(f"the network of task {task!r} cannot take inputs", inputs)
         with taken, torch.no_grad(), torch.autocast(self.device.type, enabled=False):
@@ -253,10 +277,10 @@ class Learner:
         facts = read_index(path)["facts"]
         if method is None and "method" not in facts:
             raise NacreError(f"{path} was saved by a SharedSpace, not by a Learner: say how to go on with method=")
-        chosen = checked_method(method) if method is not None else method_from_json(facts["method"])
+        kept = checked_method(method) if method is not None else method_from_json(facts["method"])
         seed = checked_seed(facts.get("seed", 0))
-        knowledge = chosen.load(path, backbone=backbone, features=features, heads=heads)
-        knowledge.facts |= {"method": settings(chosen), "seed": seed}
+        knowledge = kept.load(path, backbone=backbone, features=features, heads=heads)
+        knowledge.facts |= {"method": settings(kept), "seed": seed}
         learner = Learner.__new__(Learner)
-        learner._begin(chosen, knowledge, seed, Processes.current(device), progress)
+        learner._begin(kept, knowledge, seed, Processes.current(device), progress)
         return learner

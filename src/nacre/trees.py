@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -65,6 +65,32 @@ def split(tree: Tree, size: int) -> list[Tree]:
 def between(tree: Tree, first: int, last: int) -> Tree:
     """The examples from `first` to before `last`, as views."""
     return map_leaves(lambda leaf: leaf[first:last], tree)
+
+
+def chosen(tree: Tree, examples: Sequence[int]) -> Tree:
+    """Some examples of a batch, in the order named.
+
+    >>> import torch
+    >>> chosen(torch.tensor([10, 20, 30]), [2, 0])
+    tensor([30, 10])
+    """
+    return map_leaves(lambda leaf: leaf[torch.tensor(examples, device=leaf.device)], tree)
+
+
+def grouped(names: Sequence[str], inputs: Tree) -> dict[str, list[int]]:
+    """Which examples of a batch have which name, one for each.
+
+    >>> import torch
+    >>> grouped(["b", "a", "b"], torch.zeros(3, 2))
+    {'b': [0, 2], 'a': [1]}
+    """
+    counts = {len(leaf) if leaf.dim() else 0 for leaf in leaves(inputs)}
+    if counts != {len(names)} or not names:
+        raise NacreError(f"a list of tasks names one for each example; got {len(names)} for {shapes(inputs)}")
+    groups: dict[str, list[int]] = {}
+    for example, name in enumerate(names):
+        groups.setdefault(name, []).append(example)
+    return groups
 
 
 def joined(trees: Iterable[Tree]) -> Tree:

@@ -9,6 +9,7 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
+from nacre import tables
 from nacre.experiments import table
 
 TASKS = [f"beaver-dolphin-otter-seal-whale-{number}" for number in range(20)]
@@ -26,7 +27,7 @@ def result(count: int = 20) -> dict[str, Any]:
 
 
 def shown(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], width: int, run: dict[str, Any]) -> str:
-    monkeypatch.setattr(table, "_console", lambda: Console(width=width, highlight=False))
+    monkeypatch.setattr(tables, "console", lambda: Console(width=width, highlight=False))
     table.print_run(run)
     return capsys.readouterr().out
 

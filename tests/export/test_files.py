@@ -106,7 +106,7 @@ def test_every_family_of_transformers_is_the_same_in_a_file(saved: Any, tmp_path
 def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("files")
     space = taught("conv5")
-    space.facts["preprocessing"] = {"digits": {"size": [32, 32], "mean": [0.5, 0.4, 0.3], "std": [0.2, 0.3, 0.25]}}
+    space.facts["preprocessing"] = {"size": [32, 32], "mean": [0.5, 0.4, 0.3], "std": [0.2, 0.3, 0.25]}
     space.save(folder / "life.nacre")
     to_torch(space, "digits", folder / "digits.pt2")
     to_onnx(space, "digits", folder / "digits.onnx")

@@ -204,6 +204,6 @@ def test_a_forged_description_is_refused(change: dict[str, Any], save_model: Any
         change["config"] = arguments["config"] | change["config"]
     arguments |= change
     del index["sha256"]
-    (tmp_path / "s" / "space.json").write_bytes(store._signed(index))
+    (tmp_path / "s" / "space.json").write_bytes(store.signed(index))
     with pytest.raises(NacreError):
         SharedSpace.load(tmp_path / "s").network("a")

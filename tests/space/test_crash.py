@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from nacre import Factors, SharedSpace
-from nacre.space import verify
+from nacre.space import drop, verify
 
 SHAPES = {"fc1": (8, 6), "fc2": (5, 8)}
 INPUTS = torch.linspace(-2, 2, 5 * 6).view(5, 6)
@@ -176,6 +176,32 @@ def role_operations(parent: str, tasks: str) -> None:
     raise SystemExit("a life of so few tasks should have ended")
 
 
+def role_drops(parent: str) -> None:
+    """Kills a process that drops the last of three tasks before each single thing that it does to files."""
+    origin = Path(parent) / "origin.nacre"
+    space = new_space()
+    for _ in range(3):
+        learn_next(space)
+    space.save(origin)
+    for number in range(1, 1000):
+        place = Path(parent) / str(number)
+        shutil.copytree(origin, place / "life.nacre")
+        pid = os.fork()
+        if pid == 0:
+            status = 1
+            try:
+                die_at(number, place)
+                drop(place / "life.nacre", "task 2")
+                status = 0
+            finally:
+                os._exit(status)
+        _, ended = os.waitpid(pid, 0)
+        killed = os.WTERMSIG(ended) if os.WIFSIGNALED(ended) else None
+        print(json.dumps({"place": str(place), "signal": killed, "status": ended}), flush=True)
+        if killed is None:
+            return
+
+
 def die_at(number: int, place: Path) -> None:
     """Makes this process kill itself before the numbered thing that it does to files in a place."""
     done = 0
@@ -190,7 +216,7 @@ def die_at(number: int, place: Path) -> None:
     sys.addaudithook(watch)
 
 
-ROLES: dict[str, Callable[..., None]] = {"moments": role_moments, "operations": role_operations}
+ROLES: dict[str, Callable[..., None]] = {"moments": role_moments, "operations": role_operations, "drops": role_drops}
 
 
 # the tests
@@ -275,6 +301,29 @@ def test_a_store_outlives_its_writer_killed_before_any_single_thing_it_does_to_f
     assert held == sorted(held), "a later death leaves no fewer tasks"
     assert set(held) == {0, 1, 2, 3}
     assert torn > len(ends) / 3
+
+
+def test_killed_while_it_drops_a_task_a_store_has_it_or_not(tmp_path: Path) -> None:
+    *killed, last = ends = play("drops", tmp_path)
+    assert [end["signal"] for end in killed] == [signal.SIGKILL] * len(killed)
+    assert (last["signal"], last["status"]) == (None, 0)
+    held = [len(SharedSpace.load(Path(end["place"]) / "life.nacre").tasks) for end in ends]
+    torn = [end for end, tasks in zip(ends, held, strict=True) if files_in(Path(end["place"])) != wanted_files(tasks)]
+    assert torn, "no process was killed between the index and the file"
+    for end in ends:
+        place = Path(end["place"])
+        folder = place / "life.nacre"
+        assert verify(folder) == []
+        space = SharedSpace.load(folder)
+        assert_holds(space, len(space.tasks))
+        learn_next(space)
+        space._entries[space.tasks[-1]].created = "another time"  # the bits of a task that was dropped a moment ago
+        space.save(folder)
+        assert verify(folder) == []
+        assert_holds(SharedSpace.load(folder), len(space.tasks))
+        assert files_in(place) == wanted_files(len(space.tasks)), "the killed process's leavings stay for ever"
+    assert held == sorted(held, reverse=True)
+    assert set(held) == {3, 2}
 
 
 if __name__ == "__main__":

@@ -163,7 +163,7 @@ def forge(folder: Path, tensors: dict[str, Tensor], facts: dict[str, Any], saved
     index["tasks"][0] |= store.fingerprint(data)
     if saved is not None:
         index["tasks"][0]["saved"] = saved
-    (folder / "space.json").write_bytes(store._signed(index))
+    (folder / "space.json").write_bytes(store.signed(index))
 
 
 def changed_scale(t: dict[str, Tensor], f: dict[str, Any]) -> None:

@@ -40,7 +40,7 @@ def prepared(space: SharedSpace, task: str, optimize: Optimize | None) -> Export
         "task": task,
         "classes": list(classes) if classes is not None else None,
         "inputs": inputs,
-        "preprocessing": preprocessing_of(space, task),
+        "preprocessing": preprocessing_of(space),
     }
     return Exported(space.network(task, optimize=optimize).cpu(), example, facts)
 

@@ -10,16 +10,17 @@ from torch import Tensor, nn
 
 from nacre.errors import NacreError
 from nacre.space import SharedSpace
+from nacre.space.continuing import PREPROCESSING
 
 
-def preprocessing_of(space: SharedSpace, task: str) -> Mapping[str, Any] | None:
-    """What the store says of how pictures become a task's inputs; None where it says nothing.
+def preprocessing_of(space: SharedSpace) -> Mapping[str, Any] | None:
+    """What the store says of how pictures become inputs; None where it says nothing.
 
     JSON with "mean" and "std", one number a channel for pixels from 0 to 1. Whatever else it says (sizes, how to
     resize) is written beside an exported file and is not part of a graph.
     """
-    said = space.facts.get("preprocessing")
-    return said.get(task) if isinstance(said, Mapping) else None
+    said = space.facts.get(PREPROCESSING)
+    return said if isinstance(said, Mapping) else None
 
 
 class Normalise(nn.Module):

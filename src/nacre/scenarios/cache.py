@@ -85,7 +85,11 @@ def _content_hash(source: Source, folder: Path) -> str:
     stats = [(_relative(path, source), path.stat()) for path in _files(source)]
     newest = max(max(stat.st_mtime, stat.st_ctime) for _, stat in stats)
     seen = canonical_json(
-        [str(source.root.absolute()), *([name, s.st_size, s.st_mtime_ns, s.st_ctime_ns] for name, s in stats)]
+        [
+            str(source.root.absolute()),
+            _own_labels(source),
+            *([name, s.st_size, s.st_mtime_ns, s.st_ctime_ns] for name, s in stats),
+        ]
     )
     memo = folder / f"seen-{hashlib.sha256(seen.encode()).hexdigest()[:24]}.txt"
     if memo.exists() and re.fullmatch(r"[0-9a-f]{64}", known := memo.read_text(errors="replace")):
@@ -99,13 +103,18 @@ def _content_hash(source: Source, folder: Path) -> str:
 
 def _hash_files(source: Source) -> str:
     """Folders of images are named by their classes, so names count there; parquet files may have any."""
-    whole = hashlib.sha256()
+    whole = hashlib.sha256(_own_labels(source).encode())
     for split in SPLITS:
         for path in source.files[split]:
             name = _relative(path, source) if source.kind == "images" else split
             with path.open("rb") as file:
                 whole.update(f"{name}\0{hashlib.file_digest(file, 'sha256').hexdigest()}\n".encode())
     return whole.hexdigest()
+
+
+def _own_labels(source: Source) -> str:
+    """What a user's own set says beside its files; nothing of any other."""
+    return canonical_json([source.classes, source.labels, source.column]) if source.classes else ""
 
 
 def _relative(path: Path, source: Source) -> str:
@@ -144,6 +153,7 @@ def _write(path: Path, pictures: Pictures) -> None:
             "superclasses": pictures.superclasses,
             "duplicates": pictures.duplicates,
             "scaled": pictures.scaled,
+            "broken": pictures.broken,
             "sums": {name: _sum(tensor) for name, tensor in tensors.items()},
         }
     )
@@ -178,7 +188,7 @@ def _read(path: Path, pictures: PictureSet, *, quietly: bool = False) -> Picture
             say(f"{path} is damaged ({error}): {pictures.name} is decoded again")
         return None
     names = (tuple(facts["classes"]), tuple(facts["superclasses"]))
-    return Pictures(parts[0], parts[1], *names, facts["duplicates"], facts["scaled"])
+    return Pictures(parts[0], parts[1], *names, facts["duplicates"], facts["scaled"], tuple(facts["broken"]))
 
 
 def _tensors(pictures: Pictures) -> dict[str, Tensor]:

@@ -20,6 +20,7 @@ class PictureSet:
     below:    the folder of the parquet files within the repository.
     padding:  pixels of black that make its pictures as large as those of the scenario's other sets.
     resized:  pictures of other sizes are scaled to side x side; where it is False they are refused.
+    own:      a user's pictures: of any mode and upside down, some broken, labelled by their Source.
     """
 
     name: str
@@ -36,6 +37,7 @@ class PictureSet:
     superclass: str | None = None
     padding: int = 0
     resized: bool = False
+    own: bool = False
 
     def normalise(self, pixels: Tensor) -> Tensor:
         """uint8 pictures [n, channels, h, w] to what a network reads, grey ones in three channels."""
@@ -68,3 +70,4 @@ class Pictures:
     superclasses: tuple[str, ...]
     duplicates: int  # test pictures that are also training pictures, pixel for pixel
     scaled: int  # pictures that had another size
+    broken: tuple[str, ...] = ()  # of a user's own: what was skipped, and why

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,17 +14,23 @@ from nacre.scenarios.progress import say
 
 HUB_PATIENCE_S = 5.0  # the hub's own library asks six times, in 24 s, whether there is a network
 _PARQUET = re.compile(r"(train|test)([-_.].*)?\.parquet")
-_PICTURES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".ppm", ".pgm", ".tif", ".tiff"}
+PICTURES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".ppm", ".pgm", ".tif", ".tiff"}
 
 
 @dataclass(frozen=True)
 class Source:
-    """The files of a set by split, in their order, and the folder that they are in."""
+    """The files of a set by split, in their order, and the folder that they are in.
+
+    A user's own set has the names of its classes, and of each split the class number of every picture in order.
+    """
 
     kind: Literal["parquet", "images"]
     root: Path
     files: Mapping[str, tuple[Path, ...]]
     revision: str | None = None  # of the hub
+    classes: tuple[str, ...] = ()
+    labels: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    column: str = "image"  # of parquet: where the pictures of a user's own set are
 
 
 def find(pictures: PictureSet, data: Path | None) -> Source:
@@ -83,7 +89,7 @@ def _images(root: Path) -> Source | None:
 def _pictures_in(split: Path) -> Iterator[Path]:
     folders = [path for path in split.iterdir() if path.is_dir()] if split.is_dir() else []
     for folder in sorted(folders):
-        yield from sorted(path for path in folder.iterdir() if path.suffix.lower() in _PICTURES)
+        yield from sorted(path for path in folder.iterdir() if path.suffix.lower() in PICTURES)
 
 
 def _from_hub(pictures: PictureSet, data: Path | None) -> Source:
@@ -113,9 +119,14 @@ def _from_hub(pictures: PictureSet, data: Path | None) -> Source:
 def _check_network(pictures: PictureSet, data: Path | None, hub: Any) -> None:
     """Asks once whether the hub answers, before its library does many times."""
     try:
-        hub.get_session().head(hub.constants.ENDPOINT, timeout=HUB_PATIENCE_S)
+        call_hub(hub)
     except Exception as error:  # of whichever transport the installed version uses
         raise _no_download(pictures, data, error) from error
+
+
+def call_hub(hub: Any) -> None:
+    """Raises, whatever it is, if the hub does not answer."""
+    hub.get_session().head(hub.constants.ENDPOINT, timeout=HUB_PATIENCE_S)
 
 
 def _no_download(pictures: PictureSet, data: Path | None, error: Exception) -> NacreError:

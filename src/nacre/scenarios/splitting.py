@@ -69,19 +69,19 @@ class _Draw:
         return [self.make(*group) for group in drawn(self.classes, self.size, seed).items()]
 
 
-def hold_out(labels: Tensor, share: float) -> tuple[Tensor, Tensor]:
+def hold_out(labels: Tensor, share: float, *, seed: int = 0, least: int = 0) -> tuple[Tensor, Tensor]:
     """Which examples are trained on and which are held out, the same share of every class, the same ones always.
 
-    Every class keeps at least one to train on.
+    Every class keeps at least one to train on; `least` are held out of it before that.
 
     >>> [part.tolist() for part in hold_out(torch.tensor([0, 0, 1, 1]), 0.5)]
     [[1, 2], [0, 3]]
     """
     held = torch.zeros(len(labels), dtype=torch.bool)
-    draw = torch.Generator().manual_seed(0)
+    draw = torch.Generator().manual_seed(seed)
     for label in labels.unique().tolist() if share else []:
         found = (labels == label).nonzero()[:, 0]
-        count = min(round(share * len(found)), len(found) - 1)
+        count = min(max(least, round(share * len(found))), len(found) - 1)
         held[found[torch.randperm(len(found), generator=draw)[:count]]] = True
     return (~held).nonzero()[:, 0], held.nonzero()[:, 0]
 

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from nacre.errors import NacreError
 from nacre.space import store
 from nacre.space.container import decode
+from nacre.space.continuing import PREPROCESSING
 from nacre.space.encodings import restored, saved
 from nacre.space.layout import Layout
+from nacre.space.naming import check_known
 from nacre.space.saving import PARTS
 from nacre.space.size import BYTES_A_NUMBER
+from nacre.space.spending import Spending, suggestions
 
 
 def describe(folder: Path) -> dict[str, Any]:
-    """The tasks of a store with classes, ranks, sizes and dates, as JSON."""
+    """What a store holds, as JSON: tasks, classes, ranks, dates, where its bytes go, what would save some."""
     index = store.read_index(folder)
     try:
         return _describe(folder, index)
@@ -28,7 +32,7 @@ def _describe(folder: Path, index: store.Index) -> dict[str, Any]:
     layout = Layout.from_json(index["layout"])
     tasks, total = [], dict.fromkeys(layout.layers, 0)
     for entry in index["tasks"]:
-        _, facts = decode(store.read_file(folder, entry), folder / entry["file"])
+        tensors, facts = decode(store.read_file(folder, entry), folder / entry["file"])
         ranks = dict(entry["ranks"])
         if entry["shares"]:
             total = {name: rank + ranks[name] for name, rank in total.items()}
@@ -42,6 +46,7 @@ def _describe(folder: Path, index: store.Index) -> dict[str, Any]:
                 "identifier": dict(total) if entry["shares"] else ranks,
                 "megabytes": size / 1e6,
                 "bytes_on_disk": entry["bytes"],
+                **asdict(Spending.of(tensors, ranks, entry["bytes"])),
             }
         )
     base = layout.on_base().base_numbers * BYTES_A_NUMBER / 1e6 if index["base"] != "zero" else 0.0
@@ -49,11 +54,23 @@ def _describe(folder: Path, index: store.Index) -> dict[str, Any]:
         "store": str(folder),
         "network": index["network"]["class"],
         "base": index["base"],
+        "base_bytes": index["base_file"]["bytes"] if index["base_file"] else 0,
+        "preprocessing": index["facts"].get(PREPROCESSING),
         "tasks": tasks,
         "megabytes": base + sum(task["megabytes"] for task in tasks),
         "fewer_bits": any(entry.get("saved") for entry in index["tasks"]),
         "bytes_on_disk": store.size_on_disk(folder),
+        "suggestions": suggestions(tasks),
     }
+
+
+def classes_of(folder: Path, task: str) -> tuple[str, ...] | None:
+    """The names of a task's classes, in the order of their numbers."""
+    index = store.read_index(folder)
+    check_known(task, [entry["name"] for entry in index["tasks"]])
+    entry = next(entry for entry in index["tasks"] if entry["name"] == task)
+    _, facts = decode(store.read_file(folder, entry), folder / entry["file"])
+    return None if facts["classes"] is None else tuple(map(str, facts["classes"]))
 
 
 def verify(folder: Path) -> list[str]:

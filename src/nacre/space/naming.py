@@ -30,6 +30,15 @@ def check_known(name: object, tasks: Sequence[str]) -> None:
         raise NacreError(f"no task is called {name!r}; {existing(tasks)}")
 
 
+def check_tasks(names: object, tasks: Sequence[str]) -> Sequence[str]:
+    """Refuses what is no list of tasks that there are."""
+    if isinstance(names, str) or not isinstance(names, Sequence):
+        raise NacreError(f"several tasks are a list of their names; got {names!r:.80}; {existing(tasks)}")
+    for name in dict.fromkeys(names):
+        check_known(name, tasks)
+    return names
+
+
 def class_names(given: Any) -> tuple[str, ...] | None:
     """The names of a task's classes, in the order of their numbers.
 

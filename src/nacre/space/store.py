@@ -17,6 +17,7 @@ from filelock import FileLock, Timeout
 
 from nacre.errors import NacreError
 from nacre.space.container import canonical_json, parse_json
+from nacre.space.continuing import check_continues, dropped
 
 FORMAT, VERSION = "nacre space", 1
 INDEX, TASKS, LOCK = "space.json", "tasks", ".lock"
@@ -61,7 +62,7 @@ def read_index(folder: Path) -> Index:
             raise NacreError(
                 f"{path} has format version {index['version']}, this nacre reads up to {VERSION}: install a newer nacre"
             )
-        if data != _signed(index) or index["version"] != VERSION:
+        if data != signed(index) or index["version"] != VERSION:
             raise ValueError("its contents do not match its own hash")
         _check_index(index)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -69,7 +70,7 @@ def read_index(folder: Path) -> Index:
     return index
 
 
-def _signed(index: Index) -> bytes:
+def signed(index: Index) -> bytes:
     """The index as bytes, with the hash of itself in it."""
     unsigned = canonical_json({**index, "sha256": ""})
     return (canonical_json({**index, "sha256": hashlib.sha256(unsigned.encode()).hexdigest()}) + "\n").encode()
@@ -82,6 +83,9 @@ def _check_index(index: Index) -> None:
             raise ValueError(f"it names the file {entry['file']!r}, which no store of nacre's contains")
         if type(entry["bytes"]) is not int or not isinstance(entry["sha256"], str):
             raise ValueError(f"{entry['file']} has the size {entry['bytes']!r} and the hash {entry['sha256']!r}")
+    for gone in dropped(index):
+        if not all(isinstance(part, str) for part in gone):
+            raise ValueError(f"it names {gone!r} as a task that was dropped")
     if not isinstance(index["facts"], dict):
         raise ValueError(f"its facts are {index['facts']!r:.80}")
     names = [entry["name"] for entry in index["tasks"]]
@@ -134,7 +138,7 @@ def write(folder: Path, index: Index, contents: Callable[[Mapping[str, Any]], by
             _create(Path(os.path.realpath(folder)), index, contents)  # where a link leads, which stays one
         else:
             read_index(folder)  # before a lock file is put into a folder that is no store
-            with _locked(folder):
+            with locked(folder):
                 _extend(folder, index, contents)
     except OSError as error:
         raise NacreError(
@@ -146,14 +150,16 @@ def write(folder: Path, index: Index, contents: Callable[[Mapping[str, Any]], by
 def _extend(folder: Path, index: Index, contents: Callable[[Mapping[str, Any]], bytes]) -> None:
     present = read_index(folder)
     old, new = present["tasks"], index["tasks"]
-    _check_continues(folder, present, index)
+    check_continues(folder, present, index)
     index = {**index, "tasks": [*old, *new[len(old) :]]}  # when a task was learnt does not change either
+    if "dropped" in present:
+        index["dropped"] = present["dropped"]
     if index == {key: value for key, value in present.items() if key != "sha256"}:
         return
     (folder / TASKS).mkdir(exist_ok=True)
     for entry in new[len(old) :]:
         replace_file(folder / entry["file"], contents(entry))
-    replace_file(folder / INDEX, _signed(index))
+    replace_file(folder / INDEX, signed(index))
     _clear_strays(folder, [entry["file"] for entry in new[len(old) :]])
 
 
@@ -167,24 +173,6 @@ def _clear_strays(folder: Path, files: list[str]) -> None:
                     path.unlink()
 
 
-def _check_continues(folder: Path, present: Index, index: Index) -> None:
-    old, new = present["tasks"], index["tasks"]
-    for position, entry in enumerate(old):
-        if position >= len(new):
-            raise NacreError(
-                f"{folder} has a task {entry['name']!r} that this space does not: another writer added it. "
-                "Load the store again and learn on top of that"
-            )
-        if entry["sha256"] != new[position]["sha256"] or entry["name"] != new[position]["name"]:
-            raise NacreError(
-                f"{folder} holds another space: its task {position} is {entry['name']!r} "
-                f"({entry['sha256'][:8]}), here it is {new[position]['name']!r} ({new[position]['sha256'][:8]})"
-            )
-    for key in ("layout", "base", "base_file", "base_source"):
-        if present.get(key) != index.get(key):
-            raise NacreError(f"{folder} holds another space: it was made for another backbone ({key} differs)")
-
-
 def _create(folder: Path, index: Index, contents: Callable[[Mapping[str, Any]], bytes]) -> None:
     """A new store appears whole or not at all: it is made beside its place and renamed."""
     made = folder.parent / f".{folder.name}.{uuid.uuid4().hex}.partial"
@@ -192,9 +180,9 @@ def _create(folder: Path, index: Index, contents: Callable[[Mapping[str, Any]], 
         (made / TASKS).mkdir(parents=True)
         for entry in entries(index):
             replace_file(made / entry["file"], contents(entry))
-        replace_file(made / INDEX, _signed(index))
+        replace_file(made / INDEX, signed(index))
         made.rename(folder)  # fails if another writer was first: a store is not empty
-        _sync_folder(folder.parent)
+        sync_folder(folder.parent)
     except BaseException:
         shutil.rmtree(made, ignore_errors=True)
         raise
@@ -217,10 +205,10 @@ def replace_file(path: Path, data: bytes) -> None:
     except BaseException:
         partial.unlink(missing_ok=True)
         raise
-    _sync_folder(path.parent)
+    sync_folder(path.parent)
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
     with contextlib.suppress(PermissionError):  # Windows opens no folders; there the rename is all there is
         handle = os.open(folder, os.O_RDONLY)
         try:
@@ -230,7 +218,7 @@ def _sync_folder(folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[None]:
+def locked(folder: Path) -> Iterator[None]:
     lock = FileLock(folder / LOCK, timeout=_PATIENCE_S)
     try:
         with lock:

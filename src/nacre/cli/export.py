@@ -1,0 +1,48 @@
+"""`nacre export`: a task as a file that needs no nacre."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from nacre.cli.options import Flag, Store, TaskName
+from nacre.errors import WrongUsage
+
+
+def export(
+    store: Store,
+    task: TaskName,
+    /,
+    *,
+    to: Literal["onnx", "torch", "peft"],
+    out: Path | None = None,
+    optimize: Literal["counted", "measured"] | None = None,
+    with_preprocessing: Flag = False,
+) -> None:
+    """Write a task as a file that needs no nacre: ONNX, a .pt2 of torch.export, or a LoRA adapter for PEFT.
+
+    Classes, inputs and preprocessing are written beside it as JSON.
+
+    Args:
+        store: The folder that was saved to.
+        task: The task to export.
+        to: onnx; torch (.pt2 and safetensors, no pickle); peft (a folder; only over a pretrained base).
+        out: The file, or for peft the folder; TASK with the kind's ending by default.
+        optimize: Run layers of low rank as two smaller ones: by counted multiplications, or as measured here.
+        with_preprocessing: Put the normalisation of pixels into the ONNX graph, which then takes uint8 images.
+    """
+    from nacre.export import to_onnx, to_peft, to_torch
+    from nacre.space import SharedSpace
+    from nacre.space.store import task_file
+
+    if (to == "peft" and optimize) or (to != "onnx" and with_preprocessing):
+        raise WrongUsage(f"--to {to} takes no {'--with-preprocessing' if with_preprocessing else '--optimize'}")
+    space = SharedSpace.load(store)
+    named = Path(task_file(0, task)).stem.partition("-")[2] or "task"
+    if to == "onnx":
+        path = out or Path(f"{named}.onnx")
+        print(to_onnx(space, task, path, optimize=optimize, with_preprocessing=with_preprocessing))
+    elif to == "torch":
+        print(to_torch(space, task, out or Path(f"{named}.pt2"), optimize=optimize))
+    else:
+        print(to_peft(space, task, out or Path(f"{named}-adapter")))

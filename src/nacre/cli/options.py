@@ -1,0 +1,31 @@
+"""What several commands take, in the types that the command line is made from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+from tyro.conf import FlagCreatePairsOff, OmitArgPrefixes, Positional, arg
+
+from nacre.experiments.protocols import Options
+
+MethodName = Literal["cacl", "cacl-st", "cacl-fixed", "single"]
+ScenarioName = Literal["digits", "cifar100", "miniimagenet", "five-datasets"]
+Flag = FlagCreatePairsOff[bool]
+Store = Annotated[Positional[Path], arg(metavar="STORE")]
+TaskName = Annotated[Positional[str], arg(metavar="TASK")]
+AsJson = Annotated[Flag, arg(name="json")]
+
+
+@dataclass(frozen=True)
+class Output:
+    """Where the results of a run or a grid go."""
+
+    out: Path | None = None  # folder of all that is kept; runs/SCENARIO-METHOD or runs/SCENARIO-compare by default
+    resume: Flag = False  # go on with what is in the folder; starts it if there is none. A grid does so anyway
+    json: Flag = False  # print the results as JSON on standard output
+
+
+Asked = Annotated[OmitArgPrefixes[Options], arg(name="")]
+Kept = Annotated[OmitArgPrefixes[Output], arg(name="")]
