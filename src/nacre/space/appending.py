@@ -6,7 +6,7 @@ import copy
 from collections.abc import Mapping
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from nacre.errors import NacreError
 from nacre.lowrank import Factors
@@ -29,11 +29,17 @@ def record_of(
         own += _changed(layout, kept, values)
     else:
         frozen = {name: values[name] for name in (*layout.frozen, *layout.constant)}
-    head = copy.deepcopy(network.head).cpu().eval().requires_grad_(True)
-    head.zero_grad(set_to_none=True)
+    head = stored_head(network.head)
     private = {name: values[name] for name in own}
-    _check_numbers(factors, private | frozen, tensors(head), layout.constant)
+    check_numbers(factors, private | frozen, tensors(head), layout.constant)
     return TaskRecord(network.origin.shares, factors, head, private, frozen, network.inputs, classes)
+
+
+def stored_head(trained: nn.Module) -> nn.Module:
+    """A copy of a head as a record keeps it."""
+    head = copy.deepcopy(trained).cpu().eval().requires_grad_(True)
+    head.zero_grad(set_to_none=True)
+    return head
 
 
 def _changed(layout: Layout, kept: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> list[str]:
@@ -44,7 +50,7 @@ def _changed(layout: Layout, kept: Mapping[str, Tensor], values: Mapping[str, Te
     return [name for name in layout.constant if not torch.equal(values[name], kept[name])]
 
 
-def _check_numbers(
+def check_numbers(
     factors: Mapping[str, Factors], own: Mapping[str, Tensor], head: Mapping[str, Tensor], constant: Kinds
 ) -> None:
     named = {f"{layer}.{part}": getattr(f, part) for layer, f in factors.items() for part in ("U", "s", "V")}

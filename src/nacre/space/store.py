@@ -132,7 +132,7 @@ def write(folder: Path, index: Index, contents: Callable[[Mapping[str, Any]], by
             _create(folder, index, contents)
         else:
             read_index(folder)  # before a lock file is put into a folder that is no store
-            with _locked(folder):
+            with locked(folder):
                 _extend(folder, index, contents)
     except OSError as error:
         raise NacreError(
@@ -228,7 +228,7 @@ def _sync_folder(folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[None]:
+def locked(folder: Path) -> Iterator[None]:
     lock = FileLock(folder / LOCK, timeout=_PATIENCE_S)
     try:
         with lock:
