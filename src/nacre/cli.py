@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 try:
     import tyro
@@ -19,9 +19,13 @@ except ImportError:
 
 from nacre.errors import NacreError
 from nacre.experiments.protocols import Options, WrongUsage
+from nacre.methods import METHODS
 from nacre.training.processes import Processes
 
-MethodName = Literal["cacl", "cacl-st", "cacl-fixed", "single"]
+if TYPE_CHECKING:
+    MethodName = str
+else:
+    MethodName = Literal[tuple(METHODS)]
 ScenarioName = Literal["digits", "cifar100", "miniimagenet", "five-datasets"]
 Flag = FlagCreatePairsOff[bool]
 AsJson = Annotated[Flag, arg(name="json")]
@@ -102,7 +106,8 @@ def run(
 
     Args:
         scenario: The stream of tasks.
-        method: cacl; cacl-st (no sharing); cacl-fixed (in the memory of the first task); single (dense networks).
+        method: cacl, a relative of it (cacl-st: no sharing; cacl-fixed: in the memory of the first task), one dense
+            network a task (single), or a rival; docs/methods.md says what each does.
         sparsity: Weight of the penalty on singular values; more makes smaller tasks. The method's own by default.
     """
     from nacre.experiments.protocols import plan
@@ -139,7 +144,8 @@ def compare(
 
     Args:
         scenario: The stream of tasks.
-        methods: cacl; cacl-st (no sharing); cacl-fixed (in the memory of the first task); single (dense networks).
+        methods: cacl, its relatives cacl-st (no sharing) and cacl-fixed (in the memory of the first task), single
+            (one dense network a task), and the rivals; docs/methods.md says what each does.
         sparsities: Weights of the penalty on singular values, for the methods that have it.
         jobs: How many cells at a time: one for each accelerator by default, one where there are none.
         ray: Address of a Ray cluster that learns the cells ("auto", or HOST:PORT). Every node needs nacre and the data

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
 from nacre.errors import NacreError
@@ -47,7 +47,7 @@ def plan(scenario: str, method: str, options: Options | None = None, *, sparsity
 
 
 def has_sparsity(method: str) -> bool:
-    return any(part.name == "sparsity" for part in fields(_known("method", method, METHODS)))
+    return issubclass(_known("method", method, METHODS), CACL)
 
 
 def recipe_and_method(scenario: str, method: str, options: Options, sparsity: float | None) -> tuple[Recipe, Any]:
@@ -57,13 +57,14 @@ def recipe_and_method(scenario: str, method: str, options: Options, sparsity: fl
     _known("scenario", scenario, SCENARIOS)
     recipe, settings = _protocol(scenario, options.protocol)
     kind = _known("method", method, METHODS)
-    names = {part.name for part in fields(kind)}
+    if not has_sparsity(method):
+        settings = {}  # a protocol's are CACL's; another method has its own defaults
     if sparsity is not None:
         if not has_sparsity(method):
             raise WrongUsage(f"the method {method} has no --sparsity")
         settings = {**settings, "sparsity": sparsity}
     try:
-        chosen = kind(**{name: value for name, value in settings.items() if name in names})
+        chosen = kind(**settings)
         if options.epochs is not None:
             recipe = replace(recipe, epochs=options.epochs)
     except NacreError as error:  # --epochs 0, --sparsity -1: as wrong as --epochs x

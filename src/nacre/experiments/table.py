@@ -49,7 +49,7 @@ def print_space(described: dict[str, Any]) -> None:
     columns = [
         _Column("learnt (UTC)", [str(task["learnt"])[:16].replace("T", " ") for task in tasks]),
         _Column("MB", [f"{task['megabytes']:.4f}" for task in tasks]),
-        _Column("bytes", [f"{task['bytes_on_disk']:,}" for task in tasks]),
+        _Column("bytes", ["" if task["bytes_on_disk"] is None else f"{task['bytes_on_disk']:,}" for task in tasks]),
         _Column("classes", [_classes(task["classes"]) for task in tasks], text=True),
     ]
     _print_table(console, described["store"], _Column("task", [task["task"] for task in tasks], text=True), columns)

@@ -9,8 +9,7 @@ from statistics import fmean
 from nacre.experiments.report.published import Benchmark, benchmark
 from nacre.experiments.report.runs import Run, Seed
 from nacre.experiments.report.text import printable
-
-METHODS = {"cacl": "CACL", "cacl-st": "CACL-ST", "cacl-fixed": "CACL-Fixed", "single": "single"}
+from nacre.methods import METHODS
 
 
 @dataclass(frozen=True)
@@ -74,7 +73,7 @@ def _labelled(runs: Sequence[Run]) -> list[Labelled]:
 
 
 def _method(run: Run) -> str:
-    name = METHODS.get(run.method, printable(run.method))
+    name = METHODS[run.method].title if run.method in METHODS else printable(run.method)
     sparsity = run.settings.get("sparsity")
     return f"{name} {sparsity:g}" if isinstance(sparsity, int | float) else name
 
