@@ -88,7 +88,7 @@ def test_the_replayed_loss_is_the_mean_over_examples_each_with_its_own_head() ->
     part = Replay(memory, network, task_of("d", points(3)), 1)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        drawn = [float(part.loss()) for _ in range(300)]
+        drawn = [part.loss().item() for _ in range(300)]
     for one in drawn:
         assert float((torch.cat(losses) - one).abs().min()) < 1e-6
     assert len({round(one, 5) for one in drawn}) == 24

@@ -56,7 +56,7 @@ def test_the_weights_kept_are_the_largest_that_the_task_trained() -> None:
         own = (second[name] & ~first[name]).numpy()
         lost = ~second[name].numpy()
         assert before[own].min() >= before[lost].max()
-        assert found["retrain"][name].numpy()[lost].any() == False  # noqa: E712 - numpy's
+        assert found["retrain"][name].numpy()[lost].sum() == 0
 
 
 def test_freed_weights_alone_move_even_under_weight_decay_and_momentum() -> None:
@@ -127,12 +127,12 @@ def test_of_equal_magnitudes_the_first_are_largest() -> None:
 
 
 def test_what_is_held_is_put_back_to_the_bit() -> None:
-    weight = nn.Parameter(torch.tensor([1.0, -0.0, torch.pi]))
+    weight = nn.Parameter(torch.tensor([1.0, -0.0, 0.5]))
     put_back = hold({"w": weight}, {"w": torch.tensor([True, True, False])})
     with torch.no_grad():
         weight.add_(1)
     put_back()
-    assert weight.detach().numpy().tobytes() == torch.tensor([1.0, -0.0, torch.pi + 1]).numpy().tobytes()
+    assert weight.detach().numpy().tobytes() == torch.tensor([1.0, -0.0, 1.5]).numpy().tobytes()
 
 
 @pytest.mark.parametrize("setting", [{"prune": 1.1}, {"prune": "half"}, {"retrain": -0.1}, {"retrain": True}])
