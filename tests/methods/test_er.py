@@ -79,7 +79,7 @@ def test_the_replayed_loss_is_the_mean_over_examples_each_with_its_own_head() ->
         weights.append(name, network, memory=memory)
     network = weights.expand(nn.Linear(12, 2), earlier=True)
     losses = [
-        F.cross_entropy(weights.network(name)(kept.inputs), kept.targets, reduction="none")
+        F.cross_entropy(weights.network(name)(kept.inputs), kept.targets, reduction="none").detach()
         for name, kept in memory.tasks.items()
     ]
     assert len(losses) == 3

@@ -39,6 +39,8 @@ def print_grid(result: dict[str, Any]) -> None:
         _Column("BWT", [_printed(cell, "bwt") for cell in cells]),
         _Column("MB", [_printed(cell, "megabytes", 3) for cell in cells]),
     ]
+    if any(beside := [_kept_beside(cell) for cell in cells]):
+        columns.append(_Column("kept beside, MB", [f"{each:.3f}" if each else "" for each in beside]))
     title = f"{result['scenario']}, protocol {result['protocol']}"
     _print_table(console, title, _Column("method", [cell["cell"] for cell in cells], text=True), columns)
 
@@ -142,6 +144,12 @@ def _printed(result: dict[str, Any], key: str, digits: int = 2) -> str:
     return printed(result[key], result["std"][key] if "std" in result else None, digits)
 
 
+def _kept_beside(result: dict[str, Any]) -> float:
+    """MB of examples and numbers that are kept to learn later tasks and no answer needs; of several seeds the mean."""
+    runs = result.get("runs", [result])
+    return sum(run.get("image_megabytes", 0.0) + run.get("learning_megabytes", 0.0) for run in runs) / len(runs)
+
+
 def _summary(result: dict[str, Any]) -> str:
     line = (
         f"{result['method']['name']} on {result['scenario']}: ACC {_printed(result, 'acc')} %  "
@@ -150,4 +158,6 @@ def _summary(result: dict[str, Any]) -> str:
     )
     if "bytes_on_disk" in result:
         line += f"  ({result['bytes_on_disk']:,} bytes on disk)"
+    if beside := _kept_beside(result):
+        line += f"  beside it {beside:.3f} MB are kept to learn later tasks"
     return line
