@@ -175,7 +175,7 @@ def test_tied_weights_stay_tied_and_parameters_without_gradient_are_trained_by_n
             self.table = nn.Parameter(torch.ones(4), requires_grad=False)
 
         def forward(self, x: Tensor) -> Tensor:
-            return self.two(self.one(x)) * self.table
+            return torch.mul(self.two(self.one(x)), self.table)
 
     weights = Weights(Tied())
     network = weights.expand(nn.Linear(4, 2))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
+from statistics import fmean
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
@@ -147,7 +148,7 @@ def _printed(result: dict[str, Any], key: str, digits: int = 2) -> str:
 def _kept_beside(result: dict[str, Any]) -> float:
     """MB of examples and numbers that are kept to learn later tasks and no answer needs; of several seeds the mean."""
     runs = result.get("runs", [result])
-    return sum(run.get("image_megabytes", 0.0) + run.get("learning_megabytes", 0.0) for run in runs) / len(runs)
+    return fmean(float(run.get("image_megabytes", 0) + run.get("learning_megabytes", 0)) for run in runs)
 
 
 def _summary(result: dict[str, Any]) -> str:
