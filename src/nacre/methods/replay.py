@@ -37,6 +37,8 @@ class Replay:
     def loss(self) -> Tensor:
         """The mean loss over a batch drawn from the memory, without putting anything back."""
         drawn = torch.randperm(len(self._of))[: self._batch]  # from the epoch's own generator
+        # of the same tasks in every process, so that the same parameters have gradients to be averaged
+        drawn = torch.tensor(self._task.processes.agree(drawn.tolist()))
         total: Tensor = torch.zeros((), device=self._task.processes.device)
         with self._as_in_training():
             for at, (name, kept) in enumerate(self._tasks):
