@@ -17,12 +17,11 @@ from torch import Tensor, nn
 from nacre.errors import NacreError
 from nacre.methods import CACL, Knowledge, Method, checked_method, method_from_json
 from nacre.methods.method import settings
-from nacre.space import SharedSpace
+from nacre.space import SharedSpace, facts_of
 from nacre.space.layout import check_backbone, copy_of
 from nacre.space.naming import as_path, check_known, check_new, check_tasks, class_names
 from nacre.space.optimising import Optimize
 from nacre.space.plain import Features
-from nacre.space.store import read_index
 from nacre.training import Epoch, Recipe, Task
 from nacre.training.batch import EVALUATION_BATCH, Batches
 from nacre.training.batches import as_batches
@@ -74,7 +73,8 @@ class Learner:
         """A learner on a backbone that maps a batch to features; it keeps a copy.
 
         method: CACL() unless another is given. features: which part of the backbone's output the features are.
-        options: what the method's knowledge takes beside them; of a SharedSpace base=, include=, exclude=, private=.
+        options: what the method's knowledge takes beside them; of a SharedSpace base=, include=, exclude=, private=; of
+        Weights private=.
         """
         method, seed = checked_method(method if method is not None else CACL()), checked_seed(seed)
         check_backbone(backbone)
@@ -158,6 +158,8 @@ class Learner:
                 facts={"method": repr(self.method), "tasks before": self.tasks},
             )
             self.method.learn(self.knowledge, task)
+        with self._guard:
+            self._networks.clear()  # of a method that overwrites its weights they are out of date
         if folder is not None:
             self._kept_checkpoints.append((folder, name))
         accuracy = self._tested(name, batches["test"], metric) if "test" in batches else None
@@ -188,7 +190,7 @@ class Learner:
     def predict(self, inputs: Tree, task: Sequence[str]) -> list[Tensor]: ...
 
     def predict(self, inputs: Tree, task: str | Sequence[str] | None = None) -> Tensor | list[Tensor]:
-        """Logits in float32: the same bits for the same batch, for ever.
+        """Logits in float32: the same bits for the same batch, for ever, if the method does not forget.
 
         task: one task for all examples, or a list with one for each. For a list the logits come as a list too, one
         tensor [classes of its task] for every example, in their order: heads may differ in size. The examples of a task
@@ -274,7 +276,7 @@ class Learner:
     ) -> Learner:
         """The learner in a folder; backbone=, heads= and features= where they are of one's own making."""
         path = as_path(path)
-        facts = read_index(path)["facts"]
+        facts = facts_of(path)
         if method is None and "method" not in facts:
             raise NacreError(f"{path} was saved by a SharedSpace, not by a Learner: say how to go on with method=")
         kept = checked_method(method) if method is not None else method_from_json(facts["method"])

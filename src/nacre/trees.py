@@ -126,10 +126,14 @@ def explained(what: str, tree: Tree, why: Callable[[], str | None] | None = None
         raise NacreError(f"{what} {shapes(tree)}: {(why and why()) or error}") from error
 
 
-def apply(module: nn.Module, inputs: Tree) -> Any:
-    """Calls a module on a tree: a dict becomes keyword arguments, a list or tuple positional ones."""
+def arguments(inputs: Tree) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """How a module is called on a tree: a dict becomes keyword arguments, a list or tuple positional ones."""
     if isinstance(inputs, Tensor):
-        return module(inputs)
-    if isinstance(inputs, Mapping):
-        return module(**inputs)
-    return module(*inputs)
+        return (inputs,), {}
+    return ((), dict(inputs)) if isinstance(inputs, Mapping) else (tuple(inputs), {})
+
+
+def apply(module: nn.Module, inputs: Tree) -> Any:
+    """Calls a module on a tree."""
+    args, kwargs = arguments(inputs)
+    return module(*args, **kwargs)

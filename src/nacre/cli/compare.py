@@ -32,7 +32,8 @@ def compare(
 
     Args:
         scenario: The stream of tasks.
-        methods: cacl; cacl-st (no sharing); cacl-fixed (in the memory of the first task); single (dense networks).
+        methods: cacl, its relatives cacl-st (no sharing) and cacl-fixed (in the memory of the first task), single
+            (one dense network a task), and the rivals; docs/methods.md says what each does.
         sparsities: Weights of the penalty on singular values, for the methods that have it.
         shares: What a task may take, of the bytes of a dense network for it, for the methods that have it.
         jobs: How many cells at a time: one for each accelerator by default, one where there are none.

@@ -34,7 +34,7 @@ def _print(described: dict[str, Any]) -> None:
     columns = [
         Column("learnt (UTC)", [str(task["learnt"])[:16].replace("T", " ") for task in tasks]),
         Column("MB", [f"{task['megabytes']:.4f}" for task in tasks]),
-        Column("bytes", [f"{task['bytes_on_disk']:,}" for task in tasks]),
+        Column("bytes", ["" if task["bytes_on_disk"] is None else f"{task['bytes_on_disk']:,}" for task in tasks]),
         Column("classes", [_classes(task["classes"]) for task in tasks], text=True),
     ]
     print_table(described["store"], names, columns)
@@ -49,6 +49,11 @@ def _print(described: dict[str, Any]) -> None:
     print_line(
         f"{len(tasks)} tasks, {described['megabytes']:.3f} MB {each}, {described['bytes_on_disk']:,} bytes on disk"
     )
+    if described.get("image_megabytes") or described.get("learning_megabytes"):
+        print_line(
+            f"kept to learn later tasks: {described['images_kept']} examples, {described['image_megabytes']:.3f} MB; "
+            f"numbers, {described['learning_megabytes']:.3f} MB"
+        )
     for suggestion in described["suggestions"]:
         print_line(f"- {suggestion}")
 

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from tyro.conf import FlagCreatePairsOff, OmitArgPrefixes, Positional, arg
 
 from nacre.experiments.protocols import Options
+from nacre.methods import METHODS
 
-MethodName = Literal["cacl", "cacl-st", "cacl-fixed", "single"]
+if TYPE_CHECKING:
+    MethodName = str
+else:
+    MethodName = Literal[tuple(METHODS)]
 ScenarioName = Literal["digits", "cifar100", "miniimagenet", "five-datasets"]
 Flag = FlagCreatePairsOff[bool]
 Store = Annotated[Positional[Path], arg(metavar="STORE")]

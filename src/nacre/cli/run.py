@@ -30,7 +30,8 @@ def run(
 
     Args:
         scenario: The stream of tasks.
-        method: cacl; cacl-st (no sharing); cacl-fixed (in the memory of the first task); single (dense networks).
+        method: cacl, a relative of it (cacl-st: no sharing; cacl-fixed: in the memory of the first task), one dense
+            network a task (single), or a rival; docs/methods.md says what each does.
         sparsity: Weight of the penalty on singular values; more makes smaller tasks. The protocol's own by default.
         share: What a task may take, of the bytes of a dense network for it: 0.125. The protocol's own by default.
     """

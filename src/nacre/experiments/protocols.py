@@ -66,7 +66,8 @@ def plan(scenario: str, method: str, options: Options | None = None, dials: Dial
 
 
 def has_dial(method: str, name: str) -> bool:
-    return any(part.name == name for part in fields(_known("method", method, METHODS)))
+    kind = _known("method", method, METHODS)
+    return issubclass(kind, CACL) and any(part.name == name for part in fields(kind))
 
 
 def recipe_and_method(scenario: str, method: str, options: Options, dials: Dials | None = None) -> tuple[Recipe, Any]:
@@ -76,13 +77,14 @@ def recipe_and_method(scenario: str, method: str, options: Options, dials: Dials
     _known("scenario", scenario, SCENARIOS)
     recipe, settings = _protocol(scenario, options.protocol)
     kind = _known("method", method, METHODS)
-    names = {part.name for part in fields(kind)}
+    if not issubclass(kind, CACL):
+        settings = {}  # a protocol's are CACL's; another method has its own defaults
     for name, value in (dials or Dials()).given().items():
-        if name not in names:
+        if not has_dial(method, name):
             raise WrongUsage(f"the method {method} has no --{name}")
         settings = {**settings, name: value}
     try:
-        chosen = kind(**{name: value for name, value in settings.items() if name in names})
+        chosen = kind(**settings)
         if options.epochs is not None:
             recipe = replace(recipe, epochs=options.epochs)
     except NacreError as error:  # --epochs 0, --sparsity -1: as wrong as --epochs x

@@ -20,8 +20,9 @@ from nacre.experiments.spectra import Spectra
 from nacre.experiments.tracking import Tracked, check_tracker, tracking
 from nacre.learner import Learner
 from nacre.scenarios import Scenario, ScenarioTask
+from nacre.space import is_saved
 from nacre.space.container import canonical_json
-from nacre.space.store import INDEX, replace_file
+from nacre.space.store import replace_file
 from nacre.training.checkpoint import clear
 from nacre.training.processes import Processes
 from nacre.training.seeding import seeded
@@ -128,8 +129,8 @@ def _head(scenario: Scenario, task: ScenarioTask, seed: int) -> nn.Module | None
 
 
 def _learner(plan: Plan, seed: int, folder: Path, *, progress: bool) -> Learner:
-    if (folder / STORE / INDEX).exists():
-        return Learner.load(folder / STORE, progress=progress)
+    if is_saved(folder / STORE):
+        return Learner.load(folder / STORE, method=plan.method, progress=progress)
     with seeded(seed, "backbone"):
         backbone = plan.scenario.backbone()
     return Learner(backbone, plan.method, seed=seed, progress=progress)
@@ -156,6 +157,7 @@ def _result(learner: Learner, seed: int, matrix: list[list[float]], seconds: flo
         "bwt": bwt(matrix),
         "forgetting": forgetting(matrix),
         "megabytes": size.megabytes,
+        **size.kept(),
         "bytes_on_disk": size.disk,
         "accuracy_matrix": [[*row, *[None] * (len(matrix) - len(row))] for row in matrix],
         "ranks": {task: learner.knowledge.ranks(task) for task in learner.tasks},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from statistics import fmean
 from typing import Any
 
 from nacre.experiments.metrics import printed
@@ -26,6 +27,8 @@ def print_grid(result: dict[str, Any]) -> None:
         Column("BWT", [_printed(cell, "bwt") for cell in cells]),
         Column("MB", [_printed(cell, "megabytes", 3) for cell in cells]),
     ]
+    if any(beside := [_kept_beside(cell) for cell in cells]):
+        columns.append(Column("kept beside, MB", [f"{each:.3f}" if each else "" for each in beside]))
     title = f"{result['scenario']}, protocol {result['protocol']}"
     print_table(title, Column("method", [cell["cell"] for cell in cells], text=True), columns)
 
@@ -50,6 +53,12 @@ def _printed(result: dict[str, Any], key: str, digits: int = 2) -> str:
     return printed(result[key], result["std"][key] if "std" in result else None, digits)
 
 
+def _kept_beside(result: dict[str, Any]) -> float:
+    """MB of examples and numbers that are kept to learn later tasks and no answer needs; of several seeds the mean."""
+    runs = result.get("runs", [result])
+    return fmean(float(run.get("image_megabytes", 0) + run.get("learning_megabytes", 0)) for run in runs)
+
+
 def _summary(result: dict[str, Any]) -> str:
     line = (
         f"{result['method']['name']} on {result['scenario']}: ACC {_printed(result, 'acc')} %  "
@@ -58,4 +67,6 @@ def _summary(result: dict[str, Any]) -> str:
     )
     if "bytes_on_disk" in result:
         line += f"  ({result['bytes_on_disk']:,} bytes on disk)"
+    if beside := _kept_beside(result):
+        line += f"  beside it {beside:.3f} MB are kept to learn later tasks"
     return line

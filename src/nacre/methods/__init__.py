@@ -6,16 +6,37 @@ from typing import Any
 
 from nacre.errors import NacreError
 from nacre.lowrank import Start
+from nacre.methods.agem import AGEM
 from nacre.methods.cacl import CACL
 from nacre.methods.cacl_fixed import CACLFixed
 from nacre.methods.cacl_st import CACLST
+from nacre.methods.er import ER
+from nacre.methods.ewc import EWC
+from nacre.methods.finetune import Finetune
+from nacre.methods.joint import Joint
 from nacre.methods.method import Knowledge, Method
+from nacre.methods.packnet import PackNet
+from nacre.methods.piggyback import Piggyback
 from nacre.methods.single import Single
 
-METHODS: dict[str, type[CACL] | type[Single]] = {kind.name: kind for kind in (CACL, CACLST, CACLFixed, Single)}
+# the one list: commands, records and the report know a method by what stands here
+_KINDS: tuple[type[Any], ...] = (
+    CACL,
+    CACLST,
+    CACLFixed,
+    Single,
+    Finetune,
+    Joint,
+    EWC,
+    ER,
+    AGEM,
+    PackNet,
+    Piggyback,
+)
+METHODS = {kind.name: kind for kind in _KINDS}
 
 
-def method_from_json(data: Mapping[str, Any]) -> CACL | Single:
+def method_from_json(data: Mapping[str, Any]) -> Any:
     """The method that a store or a record names.
 
     >>> method_from_json({"name": "single", "settings": {}})
@@ -45,12 +66,19 @@ def checked_method(method: Any) -> Any:
 
 
 __all__ = [
+    "AGEM",
     "CACL",
     "CACLST",
+    "ER",
+    "EWC",
     "METHODS",
     "CACLFixed",
+    "Finetune",
+    "Joint",
     "Knowledge",
     "Method",
+    "PackNet",
+    "Piggyback",
     "Single",
     "checked_method",
     "method_from_json",

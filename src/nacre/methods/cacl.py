@@ -64,6 +64,7 @@ class CACL(SpaceMethod):
     columns: Literal["full", "freed"] = "full"
 
     name: ClassVar[str] = "cacl"
+    title: ClassVar[str] = "CACL"
 
     def learn(self, space: SharedSpace, task: Task) -> None:
         network = self.expand(space, task)  # Section 3.4

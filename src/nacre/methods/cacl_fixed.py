@@ -15,6 +15,7 @@ class CACLFixed(CACL):
     """CACL in the memory of its first task; where no rank is left, a task learns its head alone."""
 
     name: ClassVar[str] = "cacl-fixed"
+    title: ClassVar[str] = "CACL-Fixed"
 
     def ranks(self, space: SharedSpace) -> Mapping[str, int]:
         used = [space.ranks(task) for task in space.tasks]

@@ -15,6 +15,7 @@ class CACLST(CACL):
     """CACL whose tasks share nothing."""
 
     name: ClassVar[str] = "cacl-st"
+    title: ClassVar[str] = "CACL-ST"
 
     def expand(self, space: SharedSpace, task: Task) -> Network:
         return space.expand(task.head, start=self.start, sharing=False)

@@ -9,7 +9,8 @@ from typing import Any, ClassVar, Protocol, TypeVar
 import torch
 from torch import nn
 
-from nacre.space import SharedSpace, Size
+from nacre.errors import NacreError
+from nacre.space import SharedSpace, Size, Weights
 from nacre.training import Task
 from nacre.trees import Tree
 
@@ -46,7 +47,8 @@ Learnt = TypeVar("Learnt", bound=Knowledge)
 class Method(Protocol[Learnt]):
     """A frozen dataclass of settings. It keeps no state: everything learnt is in the knowledge that it began."""
 
-    name: ClassVar[str]
+    name: ClassVar[str]  # in commands and records
+    title: ClassVar[str]  # in tables
 
     def begin(self, backbone: nn.Module, **options: Any) -> Learnt:
         """Knowledge of no task yet. A method that needs a certain kind of network refuses others here."""
@@ -69,6 +71,19 @@ class SpaceMethod:
 
     def load(self, path: Path, **options: Any) -> SharedSpace:
         return SharedSpace.load(path, **options)
+
+
+class WeightsMethod:
+    """The part of every method that trains one set of weights on and on, or masks it: its knowledge is Weights."""
+
+    def begin(self, backbone: nn.Module, **options: Any) -> Weights:
+        if unknown := set(options) - {"features", "private"}:
+            names = ", ".join(f"{name}=" for name in sorted(unknown))
+            raise NacreError(f"{names} says what a SharedSpace factorises; {type(self).__name__} takes private= alone")
+        return Weights(backbone, **options)
+
+    def load(self, path: Path, **options: Any) -> Weights:
+        return Weights.load(path, **options)
 
 
 def settings(method: Any) -> dict[str, Any]:

@@ -15,6 +15,7 @@ class Single(SpaceMethod):
     """No sharing, no factors: the upper bound in accuracy and in size."""
 
     name: ClassVar[str] = "single"
+    title: ClassVar[str] = "single"
 
     def learn(self, space: SharedSpace, task: Task) -> None:
         network = space.expand(task.head, dense=True)

@@ -1,9 +1,26 @@
 """What has been learnt: the shared space, its tasks, files and sizes. Knows no training."""
 
 from nacre.space.dropping import drop
-from nacre.space.inspection import describe, verify
+from nacre.space.examples import Examples, Memory
+from nacre.space.inspection import describe, facts_of, is_saved, verify
+from nacre.space.multitask import MultitaskNetwork, OfTask
 from nacre.space.network import Network
 from nacre.space.shared import SharedSpace
 from nacre.space.size import Size
+from nacre.space.weights import Weights
 
-__all__ = ["Network", "SharedSpace", "Size", "describe", "drop", "verify"]
+__all__ = [
+    "Examples",
+    "Memory",
+    "MultitaskNetwork",
+    "Network",
+    "OfTask",
+    "SharedSpace",
+    "Size",
+    "Weights",
+    "describe",
+    "drop",
+    "facts_of",
+    "is_saved",
+    "verify",
+]

@@ -6,7 +6,7 @@ import copy
 from collections.abc import Iterable, Mapping
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from nacre.errors import NacreError
 from nacre.lowrank import Dtype, Factors, rounded_factors
@@ -39,11 +39,10 @@ def record_of(
         own += _changed(layout, kept, values)
     else:
         frozen = {name: values[name] for name in (*_kept(layout), *layout.constant)}
-    head = copy.deepcopy(network.head).cpu().eval().requires_grad_(True)
-    head.zero_grad(set_to_none=True)
+    head = stored_head(network.head)
     round_head(head, head_dtype)
     private = {name: values[name] for name in own}
-    _check_numbers(factors, private | frozen, tensors(head), layout.constant)
+    check_numbers(factors, private | frozen, tensors(head), layout.constant)
     return TaskRecord(
         network.origin.shares,
         factors,
@@ -62,6 +61,13 @@ def _kept(layout: Layout) -> list[str]:
     return [name for name in layout.frozen if name not in layout.inherited]
 
 
+def stored_head(trained: nn.Module) -> nn.Module:
+    """A copy of a head as a record keeps it."""
+    head = copy.deepcopy(trained).cpu().eval().requires_grad_(True)
+    head.zero_grad(set_to_none=True)
+    return head
+
+
 def _changed(layout: Layout, kept: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> list[str]:
     """The buffers that this task changed; what is frozen since the first task must not have."""
     _check_frozen(layout.frozen, kept, values)
@@ -74,7 +80,7 @@ def _check_frozen(names: Iterable[str], kept: Mapping[str, Tensor], values: Mapp
             raise NacreError(f"{name} is frozen since the first task, but training changed it; nothing was appended")
 
 
-def _check_numbers(
+def check_numbers(
     factors: Mapping[str, Factors], own: Mapping[str, Tensor], head: Mapping[str, Tensor], constant: Kinds
 ) -> None:
     named = {f"{layer}.{part}": getattr(f, part) for layer, f in factors.items() for part in ("U", "s", "V")}

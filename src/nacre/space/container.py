@@ -15,6 +15,7 @@ from torch import Tensor
 from nacre.errors import NacreError
 
 FACTS = "nacre"  # one metadata key holding sorted JSON: the library writes several keys in random order
+_TENSOR = "tensor"  # where a tensor stood in a tree
 _HEADER_LIMIT = 100_000_000
 _ITEM_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1}
 
@@ -106,3 +107,31 @@ def parse_json(text: bytes) -> Any:
 
 def all_finite(tensor: Tensor) -> bool:
     return not tensor.is_floating_point() or bool(torch.isfinite(tensor).all())
+
+
+def take_apart(tree: Any) -> tuple[Any, dict[str, Tensor]]:
+    """A tree of dicts, lists, numbers and tensors as JSON with places for the tensors."""
+    found: dict[str, Tensor] = {}
+
+    def walk(part: Any) -> Any:
+        if isinstance(part, Tensor):
+            found[str(len(found))] = part
+            return {_TENSOR: str(len(found) - 1)}
+        if isinstance(part, Mapping):
+            return {"items": [[key, walk(value)] for key, value in part.items()]}  # keys may be numbers
+        if isinstance(part, list | tuple):
+            return [walk(value) for value in part]
+        return part
+
+    return walk(tree), found
+
+
+def put_together(described: Any, found: Mapping[str, Tensor]) -> Any:
+    """What `take_apart` took apart; tuples come back as lists."""
+    if isinstance(described, list):
+        return [put_together(part, found) for part in described]
+    if isinstance(described, dict) and _TENSOR in described:
+        return found[described[_TENSOR]]
+    if isinstance(described, dict):
+        return {key: put_together(part, found) for key, part in described["items"]}
+    return described

@@ -8,19 +8,32 @@ from pathlib import Path
 from typing import Any
 
 from nacre.errors import NacreError
-from nacre.space import store
+from nacre.space import rewritten, store
 from nacre.space.container import decode
 from nacre.space.continuing import PREPROCESSING
 from nacre.space.encodings import restored, saved
 from nacre.space.layout import Layout
 from nacre.space.naming import check_known
 from nacre.space.saving import PARTS
-from nacre.space.size import BYTES_A_NUMBER
+from nacre.space.size import BYTES_A_NUMBER, Size
 from nacre.space.spending import Spending, suggestions
+
+
+def is_saved(folder: Path) -> bool:
+    """Whether a folder holds something that was learnt."""
+    return (folder / store.INDEX).exists() or rewritten.is_rewritten(folder)
+
+
+def facts_of(folder: Path) -> dict[str, Any]:
+    """The JSON that was saved along with what was learnt."""
+    kept = rewritten.read_facts(folder) if rewritten.is_rewritten(folder) else store.read_index(folder)
+    return dict(kept["facts"])
 
 
 def describe(folder: Path) -> dict[str, Any]:
     """What a store holds, as JSON: tasks, classes, ranks, dates, where its bytes go, what would save some."""
+    if rewritten.is_rewritten(folder):
+        return _describe_rewritten(folder)
     index = store.read_index(folder)
     try:
         return _describe(folder, index)
@@ -73,9 +86,45 @@ def classes_of(folder: Path, task: str) -> tuple[str, ...] | None:
     return None if facts["classes"] is None else tuple(map(str, facts["classes"]))
 
 
+def _describe_rewritten(folder: Path) -> dict[str, Any]:
+    facts, path = rewritten.read_facts(folder), folder / rewritten.FILE
+    try:
+        tasks = [
+            {
+                "task": entry["name"],
+                "classes": entry["record"]["classes"],
+                "learnt": entry["created"],
+                "ranks": {},
+                "identifier": {},
+                "megabytes": Size(**entry["size"]).megabytes,
+                "bytes_on_disk": None,  # all tasks are in one file
+                "parts": {},
+                "layers": {},
+            }
+            for entry in facts["tasks"]
+        ]
+        size = Size(**facts["size"])
+        return {
+            "store": str(folder),
+            "network": facts["network"]["class"],
+            "base": "rewritten",
+            "tasks": tasks,
+            "megabytes": size.megabytes,
+            **size.kept(),
+            "fewer_bits": False,
+            "bytes_on_disk": path.stat().st_size,
+            "suggestions": [],
+        }
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise NacreError(f"{path} is damaged: {error!r}") from error
+
+
 def verify(folder: Path) -> list[str]:
     """Reads every file of a store and checks it; what is wrong, one message a file."""
     try:
+        if rewritten.is_rewritten(folder):
+            rewritten.read(folder)
+            return []
         index = store.read_index(folder)
     except NacreError as error:
         return [str(error)]

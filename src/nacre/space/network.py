@@ -39,8 +39,11 @@ class Network(nn.Module):
     def forward(self, inputs: Tree) -> Any:
         if self.inputs is None:
             self.inputs = self._described(inputs)
-        features = check_features(pick(self.pick_features, apply(self.backbone, inputs)), self.head, inputs)
-        return self.head(features)
+        return self.head(check_features(self.features(inputs), self.head, inputs))
+
+    def features(self, inputs: Tree) -> Any:
+        """What the backbone makes of inputs."""
+        return pick(self.pick_features, apply(self.backbone, inputs))
 
     @staticmethod
     def _described(inputs: Tree) -> Inputs:

@@ -68,6 +68,10 @@ class TaskRecord:
         return named
 
     def encode(self, name: str) -> bytes:
+        return encode(*self.parts(name))
+
+    def parts(self, name: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """The tensors and the facts that make the record again."""
         named, encodings = shrunk(self._encodable(), self._dtypes)
         for group in ("private", "frozen", "extra"):
             named |= {f"{group}/{key}": tensor for key, tensor in getattr(self, group).items()}
@@ -80,12 +84,22 @@ class TaskRecord:
             "inputs": self.inputs,
             "classes": list(self.classes) if self.classes is not None else None,
         }
-        return encode(named, facts)
+        return named, facts
 
     @staticmethod
     def decode(data: bytes, path: Path, entry: Mapping[str, Any], layout: Layout, head: nn.Module | None) -> TaskRecord:
         """The record in a file; refused, with the file's name, where it is not what the index and layout say."""
-        named, facts = decode(data, path)
+        return TaskRecord.of_parts(*decode(data, path), path, entry, layout, head)
+
+    @staticmethod
+    def of_parts(
+        named: Mapping[str, Tensor],
+        facts: Mapping[str, Any],
+        path: Path,
+        entry: Mapping[str, Any],
+        layout: Layout,
+        head: nn.Module | None,
+    ) -> TaskRecord:
         try:
             if facts["task"] != entry["name"]:
                 raise ValueError(f"it holds the task {facts['task']!r}")

@@ -147,7 +147,7 @@ def load(folder: Path, backbone: nn.Module | None, features: Features, heads: Ma
     if backbone is not None:
         check_backbone(backbone)
     index = store.read_index(folder)
-    _check_heads(heads, [entry["name"] for entry in index["tasks"]])
+    check_heads(heads, [entry["name"] for entry in index["tasks"]])
     path = folder / store.INDEX
     try:
         layout = Layout.from_json(index["layout"])
@@ -164,13 +164,13 @@ def load(folder: Path, backbone: nn.Module | None, features: Features, heads: Ma
     if base == "external":
         template = source.template(folder, backbone, layout)
     else:
-        template = _template(folder, described, of_class, backbone, layout)
+        template = template_of(folder, described, of_class, backbone, layout)
     space = SharedSpace.__new__(SharedSpace)
     space.device = next((t.device for t in backbone.parameters()), _CPU) if backbone is not None else _CPU
     if index["base_file"]:
         _install_base(template, folder, index["base_file"], layout)
     layout = layout if base == "zero" else layout.on_base()
-    space._begin(Template(template, layout), base, _features(folder, kept, features), source.name)
+    space._begin(Template(template, layout), base, features_of(folder, kept, features), source.name)
     space.facts, space.folder = facts, folder
     space._entries = {entry.name: entry for entry in entries}
     return space
@@ -179,7 +179,7 @@ def load(folder: Path, backbone: nn.Module | None, features: Features, heads: Ma
 _CPU = torch.device("cpu")
 
 
-def _check_heads(heads: Any, tasks: Sequence[str]) -> None:
+def check_heads(heads: Any, tasks: Sequence[str]) -> None:
     if not isinstance(heads, Mapping):
         raise NacreError(f"heads= is a dict from tasks to their heads; got {heads!r:.80}")
     for task, head in heads.items():
@@ -187,7 +187,7 @@ def _check_heads(heads: Any, tasks: Sequence[str]) -> None:
         check_head(head)
 
 
-def _template(folder: Path, described: Any, of_class: str, backbone: nn.Module | None, layout: Layout) -> nn.Module:
+def template_of(folder: Path, described: Any, of_class: str, backbone: nn.Module | None, layout: Layout) -> nn.Module:
     if backbone is None and described is None:
         raise NacreError(
             f"the network of {folder} is a {of_class} of your own: load it with backbone= that network (any weights)"
@@ -209,7 +209,7 @@ def _template(folder: Path, described: Any, of_class: str, backbone: nn.Module |
     return template
 
 
-def _features(folder: Path, kept: Any, given: Features) -> Features:
+def features_of(folder: Path, kept: Any, given: Features) -> Features:
     if isinstance(kept, dict) and not callable(given):
         raise NacreError(f"{folder} picks its features with a function: load it with features= that function")
     if not isinstance(kept, dict) and given not in (None, kept):

@@ -14,19 +14,18 @@ from torch import Tensor, nn
 
 from nacre.errors import NacreError
 from nacre.lowrank import Dtype, Factors, Predicate, Start, check_dtype, concatenate, full_rank
-from nacre.networks import too_small
 from nacre.space import saving
 from nacre.space.appending import record_of
 from nacre.space.layout import Layout, copy_of
 from nacre.space.naming import as_path, check_known, check_new, class_names
 from nacre.space.network import Network, Origin, check_head, find_network
 from nacre.space.optimising import Optimize, check_optimize, optimised
-from nacre.space.plain import Features, check_choice, compose, pick
+from nacre.space.plain import Features, check_choice, compose
 from nacre.space.record import TaskRecord
 from nacre.space.size import Size, budget_in_share
 from nacre.space.sums import Sums
 from nacre.space.template import Ranks, Template
-from nacre.trees import Tree, apply, explained
+from nacre.trees import Tree
 
 Base = Literal["zero", "backbone", "external"]
 
@@ -213,10 +212,7 @@ class SharedSpace:
 
     def probe(self, inputs: Tree) -> Any:
         """What an untaught backbone makes of inputs: its shape says what a head must read."""
-        backbone = self.backbone().to(self.device).eval()
-        refused = explained("the backbone cannot take inputs", inputs, lambda: too_small(backbone, inputs))
-        with refused, torch.no_grad():
-            return pick(self.features, apply(backbone, inputs))
+        return self._template.probe(self.features, self.device, inputs)
 
     # a task's network
 

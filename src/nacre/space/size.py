@@ -17,8 +17,8 @@ BYTES_A_NUMBER = 4
 class Size:
     """Counts of numbers, by what they are for, and the bytes they take in files.
 
-    >>> Size(factors=250_000).megabytes
-    1.0
+    >>> Size(factors=250_000).megabytes, Size(weights=250_000, mask_bits=8_000_000).megabytes
+    (1.0, 2.0)
     """
 
     factors: int = 0
@@ -29,20 +29,43 @@ class Size:
     identifiers: int = 0  # one rank a layer and task
     base: int = 0  # a dense base, if there is one
     saved: int = 0  # bytes by which factors and heads in fewer bits take less than 4 a number
+    weights: int = 0  # dense weights that the tasks have in common
+    mask_bits: int = 0  # which weights are a task's, one bit a weight
+    # what is kept to learn the next task, and no answer needs
+    learning: int = 0  # numbers: Fisher diagonals, scores
+    images: int = 0  # examples of earlier tasks
+    image_bytes: int = 0
     disk: int | None = None  # bytes; None where nothing has been saved
 
     @property
     def numbers(self) -> int:
-        return sum(getattr(self, part.name) for part in fields(self) if part.name not in ("saved", "disk"))
+        return sum(getattr(self, part.name) for part in fields(self) if part.name not in _NO_NUMBERS)
 
     @property
     def megabytes(self) -> float:
+        return self.megabytes_without_masks + self.mask_bits / 8 / 1e6
+
+    @property
+    def megabytes_without_masks(self) -> float:
+        """As papers count that take masks to cost nothing."""
         return self.bytes / 1e6
 
     @property
     def bytes(self) -> int:
         """4 a number, less what storing some in fewer bits saves."""
         return self.numbers * BYTES_A_NUMBER - self.saved
+
+    def kept(self) -> dict[str, float]:
+        """What stands beside the megabytes in a record: sizes that count otherwise, or count something else."""
+        return {
+            "megabytes_without_masks": self.megabytes_without_masks,
+            "learning_megabytes": self.learning * BYTES_A_NUMBER / 1e6,
+            "images_kept": self.images,
+            "image_megabytes": self.image_bytes / 1e6,
+        }
+
+
+_NO_NUMBERS = ("saved", "mask_bits", "learning", "images", "image_bytes", "disk")
 
 
 def budget_in_share(layout: Layout, head: nn.Module, share: float) -> int:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from nacre.errors import NacreError
 from nacre.lowrank import Start, attach
+from nacre.networks import too_small
 from nacre.space.layout import Layout, counters, install, tensors
+from nacre.space.plain import Features, pick
+from nacre.trees import Tree, apply, explained
 
 Ranks = int | Mapping[str, int] | None
 
@@ -59,6 +63,14 @@ class Template:
         values = {self.layout.layers[name].tensors[0]: weight for name, weight in sums.items()} | dict(others)
         install(backbone, {name: value.clone() for name, value in values.items()} | counters(backbone))
         return backbone
+
+    def probe(self, features: Features, device: torch.device, inputs: Tree) -> Any:
+        """What an untaught copy makes of inputs."""
+        with torch.random.fork_rng(devices=[]):  # a loaded backbone draws weights here, one in memory has its own
+            backbone = self.fresh(renew=False).to(device).eval()
+        refused = explained("the backbone cannot take inputs", inputs, lambda: too_small(backbone, inputs))
+        with refused, torch.no_grad():
+            return pick(features, apply(backbone, inputs))
 
     def factorise(self, backbone: nn.Module, ranks: Ranks, start: Start, *, first: bool) -> None:
         """Freezes the weights of a copy and puts new factors on them; `first`: in place of them."""

@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from nacre.errors import NacreError
-from nacre.space.container import decode, encode
+from nacre.space.container import decode, encode, put_together, take_apart
 from nacre.space.store import replace_file
 
-_TENSOR = "tensor"
+_GROUPS = ("network", "best", "state", "optimizer")
 
 
 def checkpoint_file(folder: Path, task: str, phase: str) -> Path:
@@ -42,11 +42,16 @@ class Checkpoint:
         self._task, self._facts = task, {name: str(value) for name, value in facts.items()}
 
     def save(
-        self, network: nn.Module, optimizer: Optimizer, state: Mapping[str, Any], best: Mapping[str, Tensor] | None
+        self,
+        network: nn.Module,
+        optimizer: Optimizer,
+        state: Mapping[str, Any],
+        others: Mapping[str, Mapping[str, Tensor]],
     ) -> None:
-        tensors = {f"network/{name}": tensor for name, tensor in network.state_dict().items()}
-        tensors |= {f"best/{name}": tensor for name, tensor in (best or {}).items()}
-        described, found = _take_apart(optimizer.state_dict())
+        """others: further tensors, "best" (the best network's) and "state" (a method's own)."""
+        groups = {"network": network.state_dict(), **others}
+        tensors = {f"{group}/{name}": tensor for group, named in groups.items() for name, tensor in named.items()}
+        described, found = take_apart(optimizer.state_dict())
         tensors |= {f"optimizer/{place}": tensor for place, tensor in found.items()}
         facts = {"facts": self._facts, "state": dict(state), "optimizer": described}
         try:
@@ -58,8 +63,10 @@ class Checkpoint:
                 "the one of the epoch before is still there"
             ) from error
 
-    def restore(self, network: nn.Module, optimizer: Optimizer) -> tuple[dict[str, Any], dict[str, Tensor]] | None:
-        """The state saved last and the best network's tensors; None where nothing was saved yet."""
+    def restore(
+        self, network: nn.Module, optimizer: Optimizer
+    ) -> tuple[dict[str, Any], dict[str, dict[str, Tensor]]] | None:
+        """The state saved last and the further tensors; None where nothing was saved yet."""
         try:
             data = self.path.read_bytes()
         except FileNotFoundError:
@@ -69,13 +76,13 @@ class Checkpoint:
         tensors, saved = decode(data, self.path)
         try:
             self._compare(saved["facts"])
-            groups: dict[str, dict[str, Tensor]] = {"network": {}, "best": {}, "optimizer": {}}
+            groups: dict[str, dict[str, Tensor]] = {group: {} for group in _GROUPS}
             for name, tensor in tensors.items():
                 group, _, key = name.partition("/")
                 groups[group][key] = tensor
             network.load_state_dict(groups["network"])
-            optimizer.load_state_dict(_put_together(saved["optimizer"], groups["optimizer"]))
-            return saved["state"], groups["best"]
+            optimizer.load_state_dict(put_together(saved["optimizer"], groups["optimizer"]))
+            return saved["state"], groups
         except (RuntimeError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise NacreError(f"{self.path} is not of this network: {error}") from error
 
@@ -86,33 +93,6 @@ class Checkpoint:
                     f"the checkpoint {self.path} of task {self._task!r} was made with {name} {saved.get(name)}, "
                     f"now it is {value}: use the same, or another checkpoint folder"
                 )
-
-
-def _take_apart(tree: Any) -> tuple[Any, dict[str, Tensor]]:
-    """A tree of dicts, lists, numbers and tensors as JSON with places for the tensors."""
-    found: dict[str, Tensor] = {}
-
-    def walk(part: Any) -> Any:
-        if isinstance(part, Tensor):
-            found[str(len(found))] = part
-            return {_TENSOR: str(len(found) - 1)}
-        if isinstance(part, Mapping):
-            return {"items": [[key, walk(value)] for key, value in part.items()]}  # keys may be numbers
-        if isinstance(part, list | tuple):
-            return [walk(value) for value in part]
-        return part
-
-    return walk(tree), found
-
-
-def _put_together(described: Any, found: Mapping[str, Tensor]) -> Any:
-    if isinstance(described, list):
-        return [_put_together(part, found) for part in described]
-    if isinstance(described, dict) and _TENSOR in described:
-        return found[described[_TENSOR]]
-    if isinstance(described, dict):
-        return {key: _put_together(part, found) for key, part in described["items"]}
-    return described
 
 
 def fingerprint(network: nn.Module) -> str:

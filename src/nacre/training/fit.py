@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from nacre.errors import NacreError
@@ -36,6 +36,7 @@ def fit(
     phase: str = "train",
     epochs: range | None = None,
     rates: Rates | None = None,
+    state: Mapping[str, Tensor] | None = None,
 ) -> list[Epoch]:
     """Trains a network on a task for the epochs of its recipe, and gives what each epoch came to.
 
@@ -46,6 +47,7 @@ def fit(
     phase:          names a training of several within one task ("train", then "retrain"), each with its checkpoint.
     epochs:         those of the recipe's that are this phase's; all of them unless said.
     rates:          what the recipe's learning rate is multiplied by for some parameters.
+    state:          tensors that the method's functions change in place as training goes on; checkpoints keep them.
     """
     epochs = range(task.recipe.epochs) if epochs is None else epochs
     network.to(task.processes.device)
@@ -55,7 +57,8 @@ def fit(
     full_rates = [group["lr"] for group in optimizer.param_groups]
     checkpoint = _checkpoint(network, task, phase)
     watch = Watch(task)
-    history = _resume(checkpoint, network, optimizer, watch)
+    state = state or {}
+    history = _resume(checkpoint, network, optimizer, watch, state)
     _check_epochs(len(history), task)
     if history:
         _show_inputs(network, task)
@@ -76,8 +79,8 @@ def fit(
             stop = [callback(history[-1], network) for callback in task.callbacks]
             watch.over = task.processes.agree(watch.over or any(stop))
             if checkpoint is not None and task.processes.main:
-                state = {"history": [epoch.to_json() for epoch in history], "watch": watch.state()}
-                checkpoint.save(network, optimizer, state, watch.best)
+                done = {"history": [epoch.to_json() for epoch in history], "watch": watch.state()}
+                checkpoint.save(network, optimizer, done, {"best": watch.best or {}, "state": state})
     finally:
         progress.close()
     if watch.best is not None:
@@ -158,13 +161,17 @@ def _named(setting: object) -> str:
     return re.sub(r" at 0x[0-9a-fA-F]+", "", str(setting))
 
 
-def _resume(checkpoint: Checkpoint | None, network: nn.Module, optimizer: Optimizer, watch: Watch) -> list[Epoch]:
+def _resume(
+    checkpoint: Checkpoint | None, network: nn.Module, optimizer: Optimizer, watch: Watch, state: Mapping[str, Tensor]
+) -> list[Epoch]:
     restored = checkpoint.restore(network, optimizer) if checkpoint is not None else None
     if restored is None:
         return []
-    state, best = restored
-    watch.restore(state["watch"], best)
-    return [Epoch(**epoch) for epoch in state["history"]]
+    done, tensors = restored
+    watch.restore(done["watch"], tensors["best"])
+    for name, tensor in state.items():
+        tensor.copy_(tensors["state"][name])
+    return [Epoch(**epoch) for epoch in done["history"]]
 
 
 def _show_inputs(network: nn.Module, task: Task) -> None:

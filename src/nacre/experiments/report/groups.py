@@ -10,8 +10,7 @@ from statistics import fmean
 from nacre.experiments.report.published import Benchmark, benchmark
 from nacre.experiments.report.runs import Run, Seed
 from nacre.experiments.report.text import printable
-
-METHODS = {"cacl": "CACL", "cacl-st": "CACL-ST", "cacl-fixed": "CACL-Fixed", "single": "single"}
+from nacre.methods import METHODS
 
 
 @dataclass(frozen=True)
@@ -77,7 +76,7 @@ def _labelled(runs: Sequence[Run]) -> list[Labelled]:
 
 
 def _method(run: Run) -> str:
-    name = METHODS.get(run.method, printable(run.method))
+    name = METHODS[run.method].title if run.method in METHODS else printable(run.method)
     sparsity, share = run.settings.get("sparsity"), run.settings.get("share")
     if isinstance(share, int | float):  # what makes a task small where there is one
         return f"{name} {Fraction(share).limit_denominator(1000)}"

@@ -10,7 +10,8 @@ from typing import Any
 
 from nacre.errors import NacreError
 from nacre.space.container import decode
-from nacre.space.size import BYTES_A_NUMBER
+from nacre.space.rewritten import FILE, is_rewritten, read_facts
+from nacre.space.size import BYTES_A_NUMBER, Size
 from nacre.space.store import INDEX, read_file, read_index, size_on_disk
 
 Spectra = dict[str, dict[str, list[float]]]  # singular values by task and layer
@@ -52,6 +53,8 @@ class Stored:
 
 def read_store(folder: Path) -> Stored:
     """A store's sizes from its index: no task file is opened."""
+    if is_rewritten(folder):
+        return _rewritten(folder)
     index = read_index(folder)
     try:
         tasks = tuple(_task(entry) for entry in index["tasks"])
@@ -59,6 +62,23 @@ def read_store(folder: Path) -> Stored:
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise NacreError(f"{folder / INDEX} is damaged: {error!r}") from error
     return Stored(folder, tasks, base * BYTES_A_NUMBER / 1e6, size_on_disk(folder))
+
+
+def _rewritten(folder: Path) -> Stored:
+    """Of weights that tasks have in common: those are the base, beside it stands what is a task's alone."""
+    facts = read_facts(folder)
+    try:
+        sizes = {str(entry["name"]): Size(**entry["size"]) for entry in facts["tasks"]}
+        whole = Size(**facts["size"])
+    except (KeyError, TypeError, AttributeError) as error:
+        raise NacreError(f"{folder / FILE} is damaged: {error!r}") from error
+    tasks = []
+    for name, size in sizes.items():
+        counts = {_PARTS["factors"]: 0, _PARTS["head"]: size.heads, _PARTS["private"]: size.private}
+        parts = {part: count * BYTES_A_NUMBER / 1e6 for part, count in counts.items()}
+        tasks.append(StoredTask(name, {}, {**parts, REST: size.megabytes - math.fsum(parts.values())}))
+    base = whole.megabytes - math.fsum(task.megabytes for task in tasks)
+    return Stored(folder, tuple(tasks), base, (folder / FILE).stat().st_size)
 
 
 def _task(entry: Mapping[str, Any]) -> StoredTask:
@@ -71,7 +91,7 @@ def _task(entry: Mapping[str, Any]) -> StoredTask:
 def kept_values(folder: Path) -> Spectra:
     """The singular values that are left after the cut, falling."""
     kept: Spectra = {}
-    for entry in read_index(folder)["tasks"]:
+    for entry in [] if is_rewritten(folder) else read_index(folder)["tasks"]:
         if entry["ranks"]:
             tensors, _ = decode(read_file(folder, entry), folder / entry["file"])
             named = {layer: tensors[f"factors/{layer}/s"] for layer in dict(entry["ranks"])}
