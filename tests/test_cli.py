@@ -164,7 +164,7 @@ def after_epochs(count: int, out: Path, child: subprocess.Popen[str]) -> subproc
         ("run --tasks 9", "digits has 5 tasks; got --tasks 9"),
         ("run --method single --sparsity 0.1", "the method single has no --sparsity"),
         ("run --holdout 1.5", "from 0 to below 1; got 1.5"),
-        ("run --network resnet", "the network is conv5 or vgg16_bn; got 'resnet'"),
+        ("run --network resnet", "resnet50 or vit_tiny; got 'resnet'"),
         ("run --class-order superclass", "digits has no class order superclass"),
         ("run --data .", "they take no --data"),
         ("report", "no run folder was given"),

@@ -73,7 +73,7 @@ def test_more_tasks_than_there_are_is_refused(count: int) -> None:
         ({"holdout": 1.0}, r"from 0 to below 1; got 1\.0"),
         ({"holdout": -0.1}, r"got -0\.1"),
         ({"holdout": float("nan")}, "got nan"),
-        ({"network": "resnet"}, "conv5 or vgg16_bn; got 'resnet'"),
+        ({"network": "resnet"}, "resnet50 or vit_tiny; got 'resnet'"),
     ],
 )
 def test_a_choice_that_is_none_is_named(wrong: dict[str, Any], message: str) -> None:

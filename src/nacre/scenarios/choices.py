@@ -22,7 +22,7 @@ class Choices:
     class_order: ClassOrder = "consecutive"  # a task's classes: neighbouring labels, drawn by the seed, a superclass's
     holdout: float = 0.0  # share of every class's training images that is kept out of training (ScenarioTask.val)
     augment: bool = True  # crop and mirror training images where the published code does
-    network: str | None = None  # conv5 (the default) or vgg16_bn
+    network: str | None = None  # conv5 (the default), vgg16_bn, resnet18, resnet50, vit_tiny
 
     def __post_init__(self) -> None:
         if self.data is not None:
