@@ -61,7 +61,7 @@ class CACL(SpaceMethod):
     squared: bool = True
     exact: bool = True
     penalised: Literal["new", "all"] = "new"
-    columns: Literal["full", "freed"] = "full"
+    columns: Literal["half", "full", "freed"] = "half"
 
     name: ClassVar[str] = "cacl"
     title: ClassVar[str] = "CACL"
@@ -86,6 +86,8 @@ class CACL(SpaceMethod):
 
     def ranks(self, space: SharedSpace) -> Mapping[str, int] | None:
         """How many columns the next task gets in every layer; None for the paper's r."""
+        if self.columns == "half":
+            return {name: -(-full // 2) for name, full in space.full_ranks.items()}
         return freed_columns(space) if self.columns == "freed" else None
 
     def budget_of(self, space: SharedSpace, task: Task) -> int | None:
@@ -144,13 +146,13 @@ class CACL(SpaceMethod):
         check_dtype(f"{kind}.head_dtype", self.head_dtype)
         if self.penalised not in ("new", "all"):
             raise NacreError(f"{kind}.penalised is 'new' or 'all'; got {self.penalised!r}")
-        if self.columns not in ("full", "freed"):
-            raise NacreError(f"{kind}.columns is 'full' or 'freed'; got {self.columns!r}")
+        if self.columns not in ("half", "full", "freed"):
+            raise NacreError(f"{kind}.columns is 'half', 'full' or 'freed'; got {self.columns!r}")
 
     @classmethod
     def text(cls, sparsity: float = 0.1) -> CACL:
         """The paper as printed: random factors, the norm not squared, the trained factors cut as they are."""
-        return cls(sparsity, start=Start("random"), squared=False, exact=False)
+        return cls(sparsity, start=Start("random"), squared=False, exact=False, columns="full")
 
     @classmethod
     def published(cls, sparsity: float = 0.1) -> CACL:

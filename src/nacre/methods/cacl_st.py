@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -18,4 +19,8 @@ class CACLST(CACL):
     title: ClassVar[str] = "CACL-ST"
 
     def expand(self, space: SharedSpace, task: Task) -> Network:
-        return space.expand(task.head, start=self.start, sharing=False)
+        return space.expand(task.head, rank=self.ranks(space), start=self.start, sharing=False)
+
+    def ranks(self, space: SharedSpace) -> Mapping[str, int] | None:
+        """Every task is as the first: nothing was freed for it."""
+        return None if self.columns == "freed" else super().ranks(space)
