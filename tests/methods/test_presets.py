@@ -17,6 +17,7 @@ from nacre.methods import (
     AGEM,
     ER,
     EWC,
+    HAT,
     METHODS,
     Finetune,
     Joint,
@@ -161,6 +162,7 @@ EVERY = [
     AGEM(memory=9, batch=3),
     PackNet(prune=0.5, retrain=0.25),
     Piggyback(threshold=0.0, score=0.1, rate=1.0),
+    HAT(steepest=50.0, strength=0.1, rate=5.0),
 ]
 
 

@@ -13,6 +13,7 @@ from nacre.methods.cacl_st import CACLST
 from nacre.methods.er import ER
 from nacre.methods.ewc import EWC
 from nacre.methods.finetune import Finetune
+from nacre.methods.hat import HAT
 from nacre.methods.joint import Joint
 from nacre.methods.method import Knowledge, Method
 from nacre.methods.packnet import PackNet
@@ -32,6 +33,7 @@ _KINDS: tuple[type[Any], ...] = (
     AGEM,
     PackNet,
     Piggyback,
+    HAT,
 )
 METHODS = {kind.name: kind for kind in _KINDS}
 
@@ -68,6 +70,7 @@ __all__ = [
     "CACLST",
     "ER",
     "EWC",
+    "HAT",
     "METHODS",
     "CACLFixed",
     "Finetune",
