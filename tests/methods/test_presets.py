@@ -19,6 +19,7 @@ from nacre.methods import (
     EWC,
     HAT,
     METHODS,
+    UCB,
     Finetune,
     Joint,
     PackNet,
@@ -163,6 +164,7 @@ EVERY = [
     PackNet(prune=0.5, retrain=0.25),
     Piggyback(threshold=0.0, score=0.1, rate=1.0),
     HAT(steepest=50.0, strength=0.1, rate=5.0),
+    UCB(noise=0.1, strength=1.0, share=0.5, wide=2.0, narrow=0.1, rate=2.0),
 ]
 
 

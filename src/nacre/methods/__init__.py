@@ -19,6 +19,7 @@ from nacre.methods.method import Knowledge, Method
 from nacre.methods.packnet import PackNet
 from nacre.methods.piggyback import Piggyback
 from nacre.methods.single import Single
+from nacre.methods.ucb import UCB
 
 # the one list: commands, records and the report know a method by what stands here
 _KINDS: tuple[type[Any], ...] = (
@@ -34,6 +35,7 @@ _KINDS: tuple[type[Any], ...] = (
     PackNet,
     Piggyback,
     HAT,
+    UCB,
 )
 METHODS = {kind.name: kind for kind in _KINDS}
 
@@ -72,6 +74,7 @@ __all__ = [
     "EWC",
     "HAT",
     "METHODS",
+    "UCB",
     "CACLFixed",
     "Finetune",
     "Joint",
