@@ -30,7 +30,7 @@ from nacre.training import Epoch
 if __name__ != "__main__":
     from tests.methods.problems import layers, learner_of, normed, pictures, points, short
 
-FORGETFUL = {"finetune", "joint", "ewc", "er", "agem", "ucb"}  # later tasks may change what earlier ones answer
+FORGETFUL = {"finetune", "joint", "ewc", "er", "agem", "ucb", "acl"}  # later tasks may change what earlier ones answer
 
 # settings of a method whose own are too large for problems as small as these, or meant for lower learning rates
 QUICK: dict[str, dict[str, Any]] = {"hat": {"rate": 5.0}}

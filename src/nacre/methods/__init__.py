@@ -6,6 +6,7 @@ from typing import Any
 
 from nacre.errors import NacreError
 from nacre.lowrank import Start
+from nacre.methods.acl import ACL
 from nacre.methods.agem import AGEM
 from nacre.methods.cacl import CACL
 from nacre.methods.cacl_fixed import CACLFixed
@@ -36,6 +37,7 @@ _KINDS: tuple[type[Any], ...] = (
     Piggyback,
     HAT,
     UCB,
+    ACL,
 )
 METHODS = {kind.name: kind for kind in _KINDS}
 
@@ -67,6 +69,7 @@ def checked_method(method: Any) -> Any:
 
 
 __all__ = [
+    "ACL",
     "AGEM",
     "CACL",
     "CACLST",
