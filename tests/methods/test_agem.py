@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from tests.methods.problems import layers, learner_of, normed, pictures, points, short
 from torch import Tensor, nn
 
 from nacre import NacreError
@@ -20,6 +19,7 @@ from nacre.training import Task
 from nacre.training.batches import as_batches
 from nacre.training.processes import Processes
 from nacre.training.task import cross_entropy
+from tests.methods.problems import layers, learner_of, normed, pictures, points, short
 
 ONE = Processes(torch.device("cpu"))
 
@@ -43,9 +43,12 @@ def flat(gradients: Any) -> Any:
 
 
 def reference(network: MultitaskNetwork, memory: Memory) -> list[Tensor]:
-    """The gradient of the mean loss on the memory, worked out with the network's parts."""
-    kept = memory.tasks["a"]
-    loss = F.cross_entropy(network.own("a").head(network.backbone(kept.inputs)), kept.targets)
+    """The gradient of the mean loss on the memory, worked out layer by layer: the first task's biases and head."""
+    kept, own = memory.tasks["a"], network.own("a")
+    x = kept.inputs
+    for layer in ("0", "2"):
+        x = F.relu(F.linear(x, network.shared()[f"{layer}.weight"], own.private[f"{layer}.bias"]))
+    loss = F.cross_entropy(own.head(x), kept.targets)
     found = torch.autograd.grad(loss, list(network.parameters()), allow_unused=True)
     return [torch.zeros_like(p) if g is None else g for p, g in zip(network.parameters(), found, strict=True)]
 
@@ -59,7 +62,7 @@ def test_the_projection_is_the_published_one(seed: int) -> None:
     for parameter, along in zip(network.parameters(), r, strict=True):
         parameter.grad = torch.randn(parameter.shape, generator=draw) + sign * 20 * along
     before = [parameter.grad.clone() for parameter in network.parameters() if parameter.grad is not None]
-    projection(network, replay)()
+    projection(network, replay, ONE)()
     after = [parameter.grad for parameter in network.parameters()]
     g, ref = flat(before), flat(r)
     product = g @ ref
@@ -79,7 +82,7 @@ def test_what_had_no_gradient_takes_part_in_the_projection() -> None:
     weight = network.backbone.get_parameter("0.weight")
     for parameter, along in zip(network.parameters(), r, strict=True):
         parameter.grad = -along.clone() if parameter is weight else None
-    projection(network, replay)()
+    projection(network, replay, ONE)()
     scale = float((r[0] ** 2).sum()) / float(sum((along**2).sum() for along in r))
     head = network.own("a").head.get_parameter("weight")
     at = [parameter is head for parameter in network.parameters()].index(True)
@@ -105,7 +108,7 @@ def test_while_training_no_step_goes_against_the_memory() -> None:
             weight0, _, weight1, _, head, head_bias = self.old(group["params"])
             hidden = F.relu(F.linear(F.relu(F.linear(kept.inputs, weight0, bias_a[0])), weight1, bias_a[1]))
             loss = F.cross_entropy(F.linear(hidden, head, head_bias), kept.targets)
-            wanted = [weight0, weight1, head, head_bias]
+            wanted = [weight0, weight1, head, head_bias, *bias_a]
             found = torch.autograd.grad(loss, wanted)
             g = [torch.zeros_like(p) if p.grad is None else p.grad for p in wanted]
             products.append(float(sum((a * b).sum() for a, b in zip(g, found, strict=True))))
@@ -116,9 +119,9 @@ def test_while_training_no_step_goes_against_the_memory() -> None:
         def old(parameters: list[nn.Parameter]) -> list[nn.Parameter]:
             """Backbone weights and biases of the new task, then the head of the first."""
             shapes = [tuple(p.shape) for p in parameters]
-            assert shapes == [(16, 6), (16,), (12, 16), (12,), (2, 12), (2,), (2, 12), (2,), (16,), (12,)]
-            bias_a[:] = parameters[8:10]
-            return [*parameters[:4], *parameters[6:8]]
+            assert shapes == [(16, 6), (16,), (12, 16), (12,), (2, 12), (2,), (16,), (12,), (2, 12), (2,)]
+            bias_a[:] = parameters[6:8]
+            return [*parameters[:4], *parameters[8:]]
 
     bias_a: list[nn.Parameter] = []
     scale: list[float] = []

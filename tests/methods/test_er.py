@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from tests.methods.problems import layers, learner_of, points, short
 from torch import Tensor, nn
 
 from nacre.methods import ER, Finetune
@@ -16,6 +15,7 @@ from nacre.training import Task
 from nacre.training.batches import as_batches
 from nacre.training.processes import Processes
 from nacre.training.task import cross_entropy
+from tests.methods.problems import layers, learner_of, points, short
 
 ONE = Processes(torch.device("cpu"))
 
@@ -79,7 +79,7 @@ def test_the_replayed_loss_is_the_mean_over_examples_each_with_its_own_head() ->
         weights.append(name, network, memory=memory)
     network = weights.expand(nn.Linear(12, 2), earlier=True)
     losses = [
-        F.cross_entropy(weights.network(name)(kept.inputs), kept.targets, reduction="none")
+        F.cross_entropy(weights.network(name)(kept.inputs), kept.targets, reduction="none").detach()
         for name, kept in memory.tasks.items()
     ]
     assert len(losses) == 3
@@ -88,7 +88,7 @@ def test_the_replayed_loss_is_the_mean_over_examples_each_with_its_own_head() ->
     part = Replay(memory, network, task_of("d", points(3)), 1)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        drawn = [float(part.loss()) for _ in range(300)]
+        drawn = [part.loss().item() for _ in range(300)]
     for one in drawn:
         assert float((torch.cat(losses) - one).abs().min()) < 1e-6
     assert len({round(one, 5) for one in drawn}) == 24

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from tests.methods.problems import drawn, learner_of, points, short
 from torch import Tensor, nn
 
 from nacre import Learner, NacreError
@@ -19,6 +18,7 @@ from nacre.training import Task
 from nacre.training.batches import as_batches
 from nacre.training.processes import Processes
 from nacre.training.task import cross_entropy
+from tests.methods.problems import drawn, learner_of, points, short
 
 ONE = Processes(torch.device("cpu"))
 
@@ -111,7 +111,8 @@ def test_the_penalty_is_half_lambda_times_fisher_times_the_squared_way_from_the_
         3.5 * (weights.state[f"fisher/{name}"].double().numpy() * (w.detach().double().numpy() - old[name]) ** 2).sum()
         for name, w in network.shared().items()
     )
-    assert float(EWC(strength=7.0).penalty(network, weights.state)()) == pytest.approx(expected, rel=1e-5)
+    penalty = EWC(strength=7.0).penalty(network, weights.state)()
+    assert penalty.item() == pytest.approx(expected, rel=1e-5)
     assert set(weights.state) == {f"{part}/{name}" for part in ("fisher", "centre") for name in old}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
+from statistics import fmean
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
@@ -39,6 +40,8 @@ def print_grid(result: dict[str, Any]) -> None:
         _Column("BWT", [_printed(cell, "bwt") for cell in cells]),
         _Column("MB", [_printed(cell, "megabytes", 3) for cell in cells]),
     ]
+    if any(beside := [_kept_beside(cell) for cell in cells]):
+        columns.append(_Column("kept beside, MB", [f"{each:.3f}" if each else "" for each in beside]))
     title = f"{result['scenario']}, protocol {result['protocol']}"
     _print_table(console, title, _Column("method", [cell["cell"] for cell in cells], text=True), columns)
 
@@ -60,6 +63,12 @@ def print_space(described: dict[str, Any]) -> None:
         f"{len(tasks)} tasks, {described['megabytes']:.3f} MB at 4 bytes a number, "
         f"{described['bytes_on_disk']:,} bytes on disk",
     )
+    if _kept_beside(described):
+        _print_line(
+            console,
+            f"kept to learn later tasks: {described['images_kept']} examples, {described['image_megabytes']:.3f} MB; "
+            f"numbers, {described['learning_megabytes']:.3f} MB",
+        )
 
 
 def _classes(names: Sequence[str] | None) -> str:
@@ -142,6 +151,12 @@ def _printed(result: dict[str, Any], key: str, digits: int = 2) -> str:
     return printed(result[key], result["std"][key] if "std" in result else None, digits)
 
 
+def _kept_beside(result: dict[str, Any]) -> float:
+    """MB of examples and numbers that are kept to learn later tasks and no answer needs; of several seeds the mean."""
+    runs = result.get("runs", [result])
+    return fmean(float(run.get("image_megabytes", 0) + run.get("learning_megabytes", 0)) for run in runs)
+
+
 def _summary(result: dict[str, Any]) -> str:
     line = (
         f"{result['method']['name']} on {result['scenario']}: ACC {_printed(result, 'acc')} %  "
@@ -150,4 +165,6 @@ def _summary(result: dict[str, Any]) -> str:
     )
     if "bytes_on_disk" in result:
         line += f"  ({result['bytes_on_disk']:,} bytes on disk)"
+    if beside := _kept_beside(result):
+        line += f"  beside it {beside:.3f} MB are kept to learn later tasks"
     return line

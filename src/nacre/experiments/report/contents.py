@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from nacre.errors import NacreError
 from nacre.experiments.report import curves, details, heat, memory, results, scatter
 from nacre.experiments.report.groups import Group, Labelled
+from nacre.experiments.report.kept import kept
 from nacre.experiments.report.page import Block
 from nacre.experiments.report.stored import Spectra
 from nacre.experiments.report.tables import Table
@@ -67,7 +68,8 @@ def _group(group: Group) -> Block:
     if paper and any(row.source == "ACL's paper" for row in paper.rows):
         text = COPIED
     drawings = [drawing for drawing in (scatter.scatter(group), memory.growth(group)) if drawing]
-    tables = (results.results(group), *([apart] if apart else []))
+    beside = kept(group)
+    tables = (results.results(group), *([beside] if beside else []), *([apart] if apart else []))
     return Block(group.title, 2, text, tuple(warnings), tables, tuple(drawings), (facts,) if facts else ())
 
 
