@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.methods.problems import layers, learner_of, points, short
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
@@ -17,6 +16,7 @@ from nacre.methods import UCB
 from nacre.methods.ucb import Mixture, Posterior, Slowed, started
 from nacre.space import Weights
 from nacre.training import Epoch
+from tests.methods.problems import layers, learner_of, points, short
 
 NAMES = ("0.weight", "2.weight")
 

@@ -33,11 +33,11 @@ _KINDS: tuple[type[Any], ...] = (
     EWC,
     ER,
     AGEM,
+    UCB,
+    ACL,
     PackNet,
     Piggyback,
     HAT,
-    UCB,
-    ACL,
 )
 METHODS = {kind.name: kind for kind in _KINDS}
 

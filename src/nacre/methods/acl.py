@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from nacre.methods.chain import chain, check_chain, first_linear, head_link, narrowed
 from nacre.methods.checks import check_count, check_number
+from nacre.methods.method import check_options
 from nacre.methods.replay import Replay, add_task
 from nacre.space import MultitaskNetwork, Weights
 from nacre.space.layout import counters, install, tensors
@@ -44,6 +45,7 @@ class ACL:
     title: ClassVar[str] = "ACL"
 
     def begin(self, backbone: nn.Module, **options: Any) -> PartedWeights:
+        check_options(self, options)
         weights = PartedWeights(backbone, **options)
         check_chain(backbone, weights.trained, weights.features)
         return weights
@@ -54,8 +56,9 @@ class ACL:
     def learn(self, weights: PartedWeights, task: Task) -> None:
         private = weights.new_part(self.width)
         network = weights.expand(weights.widened(task.head, private), earlier=True)
-        network.earlier.requires_grad_(False)
-        parts = Parts(network, private, {name: weights.beside(name) for name in weights.tasks}, task)
+        earlier = {name: weights.beside(name).to(task.processes.device) for name in weights.tasks}
+        _, reads = first_linear(task.head)
+        parts = Parts(network, private, earlier, discriminator(reads.in_features, len(earlier) + 2))
         replay = Replay(weights.memory, parts, task, self.batch) if weights.memory.images else None
         fit(
             parts,
@@ -74,7 +77,7 @@ class ACL:
             replayed = replay.loss() if replay is not None else torch.zeros(())
             places, shared, private = parts.encoded()
             told = F.cross_entropy(parts.discriminator(reversed_gradient(shared, self.adversary)), places)
-            noise = torch.randn_like(shared)  # 0 stands for it
+            noise = torch.randn_like(shared)
             faked = F.cross_entropy(parts.discriminator(noise), torch.zeros_like(places))
             return replayed.to(told) + told + faked + self.difference * difference(shared, private)
 
@@ -95,16 +98,13 @@ class Parts(nn.Module):
     """
 
     def __init__(
-        self, network: MultitaskNetwork, private: nn.Module, earlier: Mapping[str, nn.Module], task: Task
+        self, network: MultitaskNetwork, private: nn.Module, earlier: Mapping[str, nn.Module], judge: nn.Module
     ) -> None:
         super().__init__()
-        self.network, self.private = network, private
-        self._earlier = {name: part.to(task.processes.device).requires_grad_(False) for name, part in earlier.items()}
+        self.network, self.private, self.discriminator = network, private, judge
+        network.earlier.requires_grad_(False)
+        self._earlier = {name: part.requires_grad_(False) for name, part in earlier.items()}
         self._encoded: list[tuple[int, Tensor, Tensor]] = []
-        inputs, _ = task.train.first()
-        with torch.no_grad():
-            features = network.to(task.processes.device).eval().features(inputs).flatten(1).shape[1]
-        self.discriminator = discriminator(features, 2 + len(earlier))  # noise, the earlier tasks, this one
 
     @property
     def backbone(self) -> nn.Module:
@@ -134,7 +134,7 @@ class Parts(nn.Module):
 
 
 def discriminator(features: int, classes: int) -> nn.Module:
-    """Says of shared features which task they are of."""
+    """Says of shared features which task they are of: 0 is noise, then the earlier tasks, then the newest."""
     return nn.Sequential(
         nn.Linear(features, HIDDEN), nn.LeakyReLU(), nn.Linear(HIDDEN, HIDDEN), nn.Linear(HIDDEN, classes)
     )

@@ -14,6 +14,7 @@ from nacre.errors import NacreError
 from nacre.methods.chain import Link, chain, check_chain, first_linear, head_link
 from nacre.methods.checks import check_number
 from nacre.methods.holding import Masks, hold
+from nacre.methods.method import check_options
 from nacre.space import Weights
 from nacre.training import Task, fit
 from nacre.training.seeding import generator
@@ -37,6 +38,7 @@ class HAT:
     title: ClassVar[str] = "HAT"
 
     def begin(self, backbone: nn.Module, **options: Any) -> GatedWeights:
+        check_options(self, options)
         weights = GatedWeights(backbone, **options)
         check_chain(backbone, weights.trained, weights.features)
         return weights
