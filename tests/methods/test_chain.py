@@ -9,8 +9,11 @@ import torch
 from torch import nn
 
 from nacre import NacreError
+from nacre.methods import ACL, HAT
 from nacre.methods.chain import Link, chain, check_chain, first_linear, head_link, narrowed
 from nacre.networks import conv5, vgg16_bn, vgg16_bn_head
+from nacre.training import Epoch
+from tests.methods.problems import drawn, learner_of, pictures, short
 
 
 def test_the_links_of_conv5_and_its_head_by_hand() -> None:
@@ -104,3 +107,19 @@ def test_a_norm_layer_of_flat_features_is_narrowed_by_all_its_places() -> None:
     thin = narrowed(net, [2, 3])
     assert thin(torch.zeros(5, 1, 4, 4)).shape == (5, 3)
     assert [tuple(p.shape) for p in thin.parameters()] == [(2, 1, 2, 2), (2,), (8,), (8,), (3, 8)]
+
+
+@pytest.mark.parametrize("method", [HAT(rate=5.0), ACL()], ids=repr)
+def test_a_head_may_flatten_the_features_itself(method: Any) -> None:
+    """What is kept answers as the network did after its last epoch."""
+    x, answers = pictures(5)[0], []
+
+    def look(_: Epoch, network: nn.Module) -> None:
+        with torch.no_grad():
+            answers.append(network.eval()(x))
+
+    learner = learner_of(method, drawn(nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.MaxPool2d(2))))
+    head = nn.Sequential(nn.Flatten(), nn.Linear(72, 2))
+    for axis in range(2):
+        learner.learn(str(axis), pictures(axis), recipe=short(2), head=head, callbacks=[look])
+    torch.testing.assert_close(learner.predict(x, task="1"), answers[-1])

@@ -112,6 +112,7 @@ class Parts(nn.Module):
 
     def forward(self, inputs: Tree) -> Any:
         self.network.look_at(inputs)
+        self._encoded = []  # a step begins
         return self.network.head(self._encode(inputs, None))
 
     def answer(self, task: str, inputs: Tree) -> Any:
@@ -126,9 +127,8 @@ class Parts(nn.Module):
         return torch.cat([shared, private], 1)
 
     def encoded(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Of all that was encoded since this was last asked: the tasks' places from 1, shared and private features."""
+        """Of all examples of a step: their tasks' places from 1, shared and private features."""
         places, shared, private = zip(*self._encoded, strict=True)
-        self._encoded = []
         counted = [torch.full((len(of_task),), place) for place, of_task in zip(places, shared, strict=True)]
         return torch.cat(counted).to(shared[0].device), torch.cat(shared), torch.cat(private)
 

@@ -67,10 +67,8 @@ def _link(weight: str, module: Any, before: Link | None, last: nn.Module | None)
     if before is None:
         return Link(weight, units, None)
     each, rest = divmod(columns, before.units)
-    places = isinstance(last, CONVOLUTIONS) and isinstance(
-        module, nn.Linear
-    )  # a unit may be at several, one column each
-    if rest or (each > 1 and not places):
+    flattened = isinstance(last, CONVOLUTIONS) and isinstance(module, nn.Linear)
+    if rest or (each > 1 and not flattened):
         raise _no_chain(f"{weight} has {columns} columns for the {before.units} units before")
     return Link(weight, units, before.weight, each)
 

@@ -51,7 +51,8 @@ class HAT:
         taken = {name: units.to(task.processes.device) for name, units in weights.taken().items()}
         gates = Gates(weights.links, task, self.steepest)
         network = weights.expand(task.head, through=gates)
-        gating = network.head.register_forward_pre_hook(lambda _, given: (given[0] * gates.columns(reads, 2),))
+        _, reader = first_linear(network.head)
+        gating = reader.register_forward_pre_hook(lambda _, features: (features[0] * gates.features(reads),))
         shared, owned = network.shared(), weights.between(taken)
         put_back = hold(shared, owned)
 
@@ -73,7 +74,8 @@ class HAT:
         )
         gating.remove()
         gates.eval()
-        fold(network.head, gates.columns(reads, 2))
+        with torch.no_grad():
+            reader.weight.masked_fill_(gates.features(reads) == 0, 0.0)
         weights.append(task.name, network, classes=task.classes, extra=gates.units())
 
     def __post_init__(self) -> None:
@@ -99,15 +101,18 @@ class Gates(nn.Module):
         found = [torch.sigmoid(s * e) if self.training else (e.detach() > 0).float() for e in self.embeddings]
         return {link.weight: gate for link, gate in zip(self.links, found, strict=True)}
 
-    def columns(self, link: Link, dimensions: int) -> Tensor:
-        """The gates of the units that a layer reads, one a column of its weight. [1, columns, 1, ...]"""
-        assert link.before is not None
-        return link.columns(self.units()[link.before], dimensions)
-
     def forward(self, shared: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The gates of a layer's units, on the columns of the next layer's weight."""
-        weights = {link: shared[link.weight] for link in self.links if link.before is not None}
-        return {link.weight: weight * self.columns(link, weight.dim()) for link, weight in weights.items()}
+        gates = self.units()
+        return {
+            link.weight: shared[link.weight] * link.columns(gates[link.before], shared[link.weight].dim())
+            for link in self.links
+            if link.before is not None
+        }
+
+    def features(self, reads: Link) -> Tensor:
+        """The last layer's gates, one a column of what reads it. [1, features]"""
+        return reads.columns(self.units()[self.links[-1].weight], 2)
 
     @property
     def steepness(self) -> float:
@@ -153,13 +158,6 @@ def leave_alone(shared: Mapping[str, nn.Parameter], owned: Masks) -> None:
     for name, weight in shared.items():
         if weight.grad is not None:
             weight.grad.masked_fill_(owned[name], 0.0)
-
-
-@torch.no_grad()
-def fold(head: nn.Module, columns: Tensor) -> None:
-    """Writes the gates of the features into the layer that reads them."""
-    _, layer = first_linear(head)
-    layer.weight.masked_fill_(columns == 0, 0.0)
 
 
 class GatedWeights(Weights):
