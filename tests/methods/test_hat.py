@@ -120,6 +120,32 @@ def test_the_regulariser_is_the_share_of_free_units_that_is_used() -> None:
     assert float(regulariser(gates, {name: torch.ones_like(g) for name, g in gates.items()})) == 0
 
 
+def test_the_regulariser_and_the_compensation_are_in_the_training() -> None:
+    """With a loss that asks for nothing, an embedding's first gradient is lambda / units * s_max sigmoid'(e)."""
+    seen: list[tuple[Any, Any]] = []
+
+    class First(torch.optim.SGD):
+        def step(self, closure: Any = None) -> Any:
+            for e in self.param_groups[0]["params"][-2:]:
+                assert e.grad is not None
+                seen.append((e.detach().double().numpy().copy(), e.grad.double().numpy().copy()))
+            return super().step(closure)
+
+    def nothing(outputs: Tensor, _: Tensor) -> Tensor:
+        return 0 * outputs.sum()
+
+    recipe = short(1, optimizer=lambda parameters: First(parameters, lr=0.1))
+    learner_of(HAT(steepest=30.0, strength=0.5)).learn(
+        "a", points(0), recipe=recipe, loss=nothing, head=nn.Linear(12, 2)
+    )
+    assert [len(e) for e, _ in seen] == [16, 12] * 6
+    for e, gradient in seen:  # at every steepness
+        sigmoid = 1 / (1 + np.exp(-e))
+        near = np.abs(30 * e) < 12  # farther out a gate's gradient is lost in float32
+        np.testing.assert_allclose(gradient[near], (0.5 / 28 * 30 * sigmoid * (1 - sigmoid))[near], rtol=2e-2)
+        assert near.any()
+
+
 # what earlier tasks use
 
 

@@ -32,7 +32,7 @@ class HAT:
 
     steepest: float = 400.0
     strength: float = 0.75
-    rate: float = 50.0
+    rate: float = 10.0
 
     name: ClassVar[str] = "hat"
     title: ClassVar[str] = "HAT"
