@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from nacre.training.checkpoint import cpu_copy
 from nacre.training.evaluation import evaluate, measure
+from nacre.training.seeding import seeded
 from nacre.training.task import Task
 
 
@@ -23,7 +24,8 @@ class Watch:
         self.over = False
 
     def look(self, network: nn.Module) -> float:
-        value = float(self._task.processes.agree(self._value(network)))
+        with seeded(self._task.seed, self._task.name, "validation"):  # whatever is drawn: the same after every epoch
+            value = float(self._task.processes.agree(self._value(network)))
         if value > self.highest:
             self.highest, self.waited, self.best = value, 0, cpu_copy(network)
         else:
