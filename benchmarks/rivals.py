@@ -39,7 +39,7 @@ SEARCHED: dict[str, dict[str, tuple[Any, ...]]] = {
     "ucb": {"rate": (1.0, 10.0, 50.0), "noise": (0.1, 0.5)},
     "acl": {"adversary": (0.005, 0.05), "difference": (0.01, 0.1)},
     "piggyback": {"rate": (0.1, 0.3, 1.0)},
-    "hat": {"strength": (0.1, 0.75), "rate": (10.0, 50.0)},
+    "hat": {"strength": (0.1, 0.75), "rate": (1.0, 10.0)},
 }
 
 
