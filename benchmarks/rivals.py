@@ -36,7 +36,10 @@ SEARCHED: dict[str, dict[str, tuple[Any, ...]]] = {
     "er": {"batch": (16, 64)},
     "agem": {"batch": (64, 256)},
     "packnet": {"prune": (0.5, 0.65, 0.75), "retrain": (1 / 3, 0.5)},
+    "ucb": {"rate": (1.0, 10.0, 50.0), "noise": (0.1, 0.5)},
+    "acl": {"adversary": (0.005, 0.05), "difference": (0.01, 0.1)},
     "piggyback": {"rate": (0.1, 0.3, 1.0)},
+    "hat": {"strength": (0.1, 0.75), "rate": (1.0, 10.0)},
 }
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -23,6 +24,7 @@ from nacre.experiments.report.runs import read_runs
 from nacre.experiments.run import Plan, run
 from nacre.methods import METHODS, method_from_json
 from nacre.methods.method import settings
+from nacre.networks import NETWORKS
 from nacre.scenarios import Scenario, ScenarioTask
 from nacre.space import describe, verify
 from nacre.training import Epoch
@@ -30,9 +32,10 @@ from nacre.training import Epoch
 sys.path.insert(0, str(Path(__file__).parents[2]))  # as a script
 from tests.methods.problems import layers, learner_of, normed, pictures, points, short
 
-FORGETFUL = {"finetune", "joint", "ewc", "er", "agem"}  # later tasks may change what earlier ones answer
+FORGETFUL = {"finetune", "joint", "ewc", "er", "agem", "ucb", "acl"}  # later tasks may change what earlier ones answer
 
-QUICK: dict[str, dict[str, Any]] = {}  # settings of a method whose own are too large for problems as small as these
+# settings of a method whose own are too large for problems as small as these, or meant for lower learning rates
+QUICK: dict[str, dict[str, Any]] = {"hat": {"rate": 5.0}}
 
 every_method = pytest.mark.parametrize("name", METHODS)
 TASKS = ("a", "b/../b")
@@ -219,6 +222,25 @@ def test_validation_and_early_stopping_work_with_it(name: str) -> None:
         recipe = short(6, patience=1)
         result = learner.learn(task, points(axis), val=points(axis, 20), recipe=recipe)
         assert all(epoch.val is not None for epoch in result.history)
+
+
+@pytest.mark.slow
+@every_method
+@pytest.mark.parametrize("network", NETWORKS)
+def test_it_learns_with_the_networks_of_the_scenarios(name: str, network: str) -> None:
+    made = NETWORKS[network]
+    learner = learner_of(method_of(name), made.build(3))
+    for axis, task in enumerate(TASKS):
+        x, y = pictures(axis, 8)
+        head = made.head(made.features(3, 32), 2) if made.head is not None else None
+        learner.learn(task, (F.interpolate(x, size=(32, 32)), y), head=head, recipe=short(2, batch_size=4))
+        if axis == 0:
+            before = bits(learner.network(task))
+    for task in TASKS:
+        answers = learner.predict(F.interpolate(x, size=(32, 32)), task=task)
+        assert answers.isfinite().all()
+        assert not torch.equal(answers[0], answers[1])  # something comes through
+    assert name in FORGETFUL or bits(learner.network(TASKS[0])) == before
 
 
 # in a run

@@ -14,10 +14,13 @@ from torch import Tensor, nn
 from nacre import CACL, CACLST, CACLFixed, Learner, NacreError, Recipe, SharedSpace, Single, Start
 from nacre.lowrank import factors
 from nacre.methods import (
+    ACL,
     AGEM,
     ER,
     EWC,
+    HAT,
     METHODS,
+    UCB,
     Finetune,
     Joint,
     PackNet,
@@ -173,6 +176,9 @@ EVERY = [
     AGEM(memory=9, batch=3),
     PackNet(prune=0.5, retrain=0.25),
     Piggyback(threshold=0.0, score=0.1, rate=1.0),
+    HAT(steepest=50.0, strength=0.1, rate=5.0),
+    UCB(noise=0.1, strength=1.0, share=0.5, wide=2.0, narrow=0.1, rate=2.0),
+    ACL(adversary=0.1, difference=0.2, width=0.5, memory=9, batch=3),
 ]
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from nacre.errors import NacreError
 from nacre.lowrank import Start
+from nacre.methods.acl import ACL
 from nacre.methods.agem import AGEM
 from nacre.methods.cacl import CACL
 from nacre.methods.cacl_fixed import CACLFixed
@@ -13,11 +14,13 @@ from nacre.methods.cacl_st import CACLST
 from nacre.methods.er import ER
 from nacre.methods.ewc import EWC
 from nacre.methods.finetune import Finetune
+from nacre.methods.hat import HAT
 from nacre.methods.joint import Joint
 from nacre.methods.method import Knowledge, Method
 from nacre.methods.packnet import PackNet
 from nacre.methods.piggyback import Piggyback
 from nacre.methods.single import Single
+from nacre.methods.ucb import UCB
 
 # the one list: commands, records and the report know a method by what stands here
 _KINDS: tuple[type[Any], ...] = (
@@ -30,8 +33,11 @@ _KINDS: tuple[type[Any], ...] = (
     EWC,
     ER,
     AGEM,
+    UCB,
+    ACL,
     PackNet,
     Piggyback,
+    HAT,
 )
 METHODS = {kind.name: kind for kind in _KINDS}
 
@@ -66,12 +72,15 @@ def checked_method(method: Any) -> Any:
 
 
 __all__ = [
+    "ACL",
     "AGEM",
     "CACL",
     "CACLST",
     "ER",
     "EWC",
+    "HAT",
     "METHODS",
+    "UCB",
     "CACLFixed",
     "Finetune",
     "Joint",

@@ -43,8 +43,11 @@ class Together:
 
     @property
     def examples(self) -> int | None:
-        counts = [part.examples for part in (self._newest, *self._earlier)]
-        return None if None in counts else sum(count for count in counts if count is not None)
+        return _total([part.examples for part in (self._newest, *self._earlier)])
+
+    @property
+    def batches(self) -> int | None:
+        return _total([part.batches for part in (self._newest, *self._earlier)])
 
     def epoch(self, *seed: object) -> Iterator[Batch]:
         streams = [iter(part.epoch(*seed, at)) for at, part in enumerate(self._earlier)] + [
@@ -72,3 +75,7 @@ class Together:
 
     def expect_classes(self, count: int) -> None:
         self._newest.expect_classes(count)
+
+
+def _total(counts: list[int | None]) -> int | None:
+    return None if None in counts else sum(count for count in counts if count is not None)

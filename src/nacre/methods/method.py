@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, TypeVar
@@ -77,13 +78,18 @@ class WeightsMethod:
     """The part of every method that trains one set of weights on and on, or masks it: its knowledge is Weights."""
 
     def begin(self, backbone: nn.Module, **options: Any) -> Weights:
-        if unknown := set(options) - {"features", "private"}:
-            names = ", ".join(f"{name}=" for name in sorted(unknown))
-            raise NacreError(f"{names} says what a SharedSpace factorises; {type(self).__name__} takes private= alone")
+        check_options(self, options)
         return Weights(backbone, **options)
 
     def load(self, path: Path, **options: Any) -> Weights:
         return Weights.load(path, **options)
+
+
+def check_options(method: object, options: Mapping[str, Any]) -> None:
+    """Refuses options of a SharedSpace that Weights do not have."""
+    if unknown := set(options) - {"features", "private"}:
+        names = ", ".join(f"{name}=" for name in sorted(unknown))
+        raise NacreError(f"{names} says what a SharedSpace factorises; {type(method).__name__} takes private= alone")
 
 
 def settings(method: Any) -> dict[str, Any]:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping
+from typing import Any, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from nacre.space import Examples, Memory, MultitaskNetwork
+from nacre.space import Examples, Memory
 from nacre.space.layout import is_norm
 from nacre.training import Task
 from nacre.training.batch import Batches
@@ -18,6 +19,15 @@ from nacre.trees import Tree, between, joined, leaves, map_leaves
 Slot = tuple[str, Tree]  # a task and one of its examples
 
 
+class Answering(Protocol):
+    """What replay needs of a network."""
+
+    @property
+    def backbone(self) -> nn.Module: ...
+
+    def answer(self, task: str, inputs: Tree) -> Any: ...
+
+
 class Replay:
     """Draws examples from a memory and works out the loss of the network on them, each with its own task's head.
 
@@ -25,7 +35,7 @@ class Replay:
     own, and this is how the task will be asked.
     """
 
-    def __init__(self, memory: Memory, network: MultitaskNetwork, task: Task, batch: int) -> None:
+    def __init__(self, memory: Memory, network: Answering, task: Task, batch: int) -> None:
         device = task.processes.device
         self._network, self._task, self._batch = network, task, batch
         self._tasks = [

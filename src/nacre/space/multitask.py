@@ -68,16 +68,16 @@ class MultitaskNetwork(Network):
             return self.answer(self.origin.tasks[int(inputs.task)], inputs.inputs)
         return super().forward(inputs)
 
-    def features(self, inputs: Tree) -> Any:
-        return self._features(inputs, {})
-
     def answer(self, task: str, inputs: Tree) -> Any:
         """The logits of an earlier task: these weights with that task's head, norm tensors and biases."""
-        own = self.own(task)
-        return own.head(check_features(self._features(inputs, own.private), own.head, inputs))
+        head = self.own(task).head
+        return head(check_features(self.features(inputs, task), head, inputs))
 
-    def _features(self, inputs: Tree, private: Mapping[str, Tensor]) -> Any:
-        values = dict(private) if self.through is None else {**private, **self.through(self.shared())}
+    def features(self, inputs: Tree, task: str | None = None) -> Any:
+        """What the backbone makes of inputs; with an earlier task's norm tensors and biases if one is named."""
+        values = dict(self.own(task).private) if task is not None else {}
+        if self.through is not None:
+            values |= self.through(self.shared())
         output = functional_apply(self.backbone, values, inputs) if values else apply(self.backbone, inputs)
         return pick(self.pick_features, output)
 

@@ -37,9 +37,13 @@ class Network(nn.Module):
         self.inputs: Inputs = None  # what the inputs look like, once there was one
 
     def forward(self, inputs: Tree) -> Any:
+        self.look_at(inputs)
+        return self.head(check_features(self.features(inputs), self.head, inputs))
+
+    def look_at(self, inputs: Tree) -> None:
+        """Learns from the first inputs what inputs look like."""
         if self.inputs is None:
             self.inputs = self._described(inputs)
-        return self.head(check_features(self.features(inputs), self.head, inputs))
 
     def features(self, inputs: Tree) -> Any:
         """What the backbone makes of inputs."""

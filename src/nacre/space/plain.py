@@ -100,14 +100,21 @@ def check_inputs(inputs: Any) -> None:
         raise ValueError(f"the inputs are described as {inputs!r}")
 
 
-def compose(backbone: nn.Module, features: Features, head: nn.Module, inputs: Inputs) -> nn.Module:
-    """head(features(backbone(inputs))) in eval mode: a Sequential, or where a call is more than that a GraphModule."""
-    if features is None and (inputs is None or "shape" in inputs):
+def compose(
+    backbone: nn.Module, features: Features, head: nn.Module, inputs: Inputs, beside: nn.Module | None = None
+) -> nn.Module:
+    """head(features(backbone(inputs))) in eval mode: a Sequential, or where a call is more than that a GraphModule.
+
+    beside: reads the same inputs; the head reads its features after the backbone's.
+    """
+    if features is None and beside is None and (inputs is None or "shape" in inputs):
         return nn.Sequential(OrderedDict(backbone=backbone, head=head)).eval()
-    return _graph(backbone, features, head, inputs).eval()
+    return _graph(backbone, features, head, inputs, beside).eval()
 
 
-def _graph(backbone: nn.Module, features: Features, head: nn.Module, inputs: Inputs) -> nn.Module:
+def _graph(
+    backbone: nn.Module, features: Features, head: nn.Module, inputs: Inputs, beside: nn.Module | None
+) -> nn.Module:
     from torch import fx  # slow to import, and few networks need it
 
     graph = fx.Graph()
@@ -127,6 +134,9 @@ def _graph(backbone: nn.Module, features: Features, head: nn.Module, inputs: Inp
         output = graph.call_module("features", (output,))
     elif features is not None:
         output = _trace(features, output)
+    if beside is not None:
+        parts["beside"] = beside
+        output = graph.call_function(torch.cat, ((output, graph.call_module("beside", args, kwargs)), 1))
     graph.output(graph.call_module("head", (output,)))
     return fx.GraphModule(parts, graph)
 

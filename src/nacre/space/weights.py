@@ -231,7 +231,14 @@ class Weights:
         with self._guard:
             record = self.record(task)
             backbone = self._template.assemble({}, {**self.weights_of(task), **record.private})
-        return compose(backbone, self.features, copy.deepcopy(record.head), record.inputs).to(self.device)
+            beside = self.beside(task)
+        head = copy.deepcopy(record.head)
+        return compose(backbone, self.features, head, record.inputs, beside).to(self.device)
+
+    def beside(self, task: str) -> nn.Module | None:
+        """What reads a task's inputs beside the backbone; its features follow the backbone's. Here nothing does."""
+        check_known(task, self.tasks)
+        return None
 
     # files
 

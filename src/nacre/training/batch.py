@@ -33,6 +33,11 @@ class Batches(Protocol):
         """An epoch's, where that is known."""
         ...
 
+    @property
+    def batches(self) -> int | None:
+        """An epoch's, where that is known."""
+        ...
+
     def epoch(self, *seed: object) -> Iterator[Batch]:
         """The batches of one epoch; the order follows from the seed."""
         ...
@@ -56,6 +61,15 @@ def batch_indices(order: Tensor, size: int) -> Iterator[Tensor]:
     if len(runs) > 1 and len(runs[-1]) == 1:
         runs[-2:] = [torch.cat(runs[-2:])]
     return iter(runs)
+
+
+def count_batches(examples: int, size: int) -> int:
+    """How many runs `batch_indices` gives.
+
+    >>> [count_batches(examples, 4) for examples in (1, 4, 5, 6, 8, 9)]
+    [1, 1, 1, 2, 2, 2]
+    """
+    return sum(1 for _ in batch_indices(torch.arange(examples), size))
 
 
 def share(chosen: Tensor, processes: Processes) -> tuple[Tensor, float]:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from nacre.errors import NacreError
-from nacre.training.batch import EVALUATION_BATCH, Batch, batch_indices, share
+from nacre.training.batch import EVALUATION_BATCH, Batch, batch_indices, count_batches, share
 from nacre.training.examples import check_classes
 from nacre.training.processes import Processes
 from nacre.training.recipe import Recipe
@@ -21,6 +21,7 @@ class Held:
 
     def __init__(self, inputs: Tree, targets: Tree, recipe: Recipe, processes: Processes) -> None:
         self.examples = _count(inputs, targets)
+        self.batches = count_batches(self.examples, recipe.batch_size)
         self._recipe, self._processes = recipe, processes
         self._inputs, self._targets = inputs, targets
         wanted = recipe.keep is True or (recipe.keep == "auto" and _fits((inputs, targets), processes.device))

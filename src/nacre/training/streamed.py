@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from nacre.errors import NacreError
-from nacre.training.batch import EVALUATION_BATCH, Batch, batch_indices, share
+from nacre.training.batch import EVALUATION_BATCH, Batch, batch_indices, count_batches, share
 from nacre.training.examples import collate, parts_of, to_device
 from nacre.training.processes import Processes
 from nacre.training.recipe import Recipe
@@ -25,6 +25,7 @@ class Read:
 
     def __init__(self, dataset: Dataset[Any], recipe: Recipe, processes: Processes) -> None:
         self.examples = length_of(dataset)
+        self.batches = count_batches(self.examples, recipe.batch_size)
         self._recipe, self._processes = recipe, processes
         self._order, self._classes = _Order(), None
         self._dataset = dataset
@@ -70,6 +71,13 @@ class Loaded:
         self._loader, self._recipe, self._processes = loader, recipe, processes
         self._classes: int | None = None
         self.examples = len(loader.dataset) if hasattr(loader.dataset, "__len__") else None
+
+    @property
+    def batches(self) -> int | None:
+        try:
+            return len(self._loader)
+        except TypeError:  # of a stream, or a sampler that does not say
+            return None
 
     def epoch(self, *seed: object) -> Iterator[Batch]:
         self._seed_generators(*seed)
