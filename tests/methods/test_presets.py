@@ -18,6 +18,7 @@ from nacre.methods import (
     ER,
     EWC,
     METHODS,
+    PNN,
     Finetune,
     Joint,
     PackNet,
@@ -161,6 +162,7 @@ EVERY = [
     AGEM(memory=9, batch=3),
     PackNet(prune=0.5, retrain=0.25),
     Piggyback(threshold=0.0, score=0.1, rate=1.0),
+    PNN(scale=0.5),
 ]
 
 

@@ -17,6 +17,7 @@ from nacre.methods.joint import Joint
 from nacre.methods.method import Knowledge, Method
 from nacre.methods.packnet import PackNet
 from nacre.methods.piggyback import Piggyback
+from nacre.methods.pnn import PNN
 from nacre.methods.single import Single
 
 # the one list: commands, records and the report know a method by what stands here
@@ -32,6 +33,7 @@ _KINDS: tuple[type[Any], ...] = (
     AGEM,
     PackNet,
     Piggyback,
+    PNN,
 )
 METHODS = {kind.name: kind for kind in _KINDS}
 
@@ -69,6 +71,7 @@ __all__ = [
     "ER",
     "EWC",
     "METHODS",
+    "PNN",
     "CACLFixed",
     "Finetune",
     "Joint",
