@@ -1,6 +1,7 @@
 """What has been learnt: the shared space, its tasks, files and sizes. Knows no training."""
 
 from nacre.space.examples import Examples, Memory
+from nacre.space.growing import GrowingWeights
 from nacre.space.inspection import describe, facts_of, is_saved, verify
 from nacre.space.multitask import MultitaskNetwork, OfTask
 from nacre.space.network import Network
@@ -10,6 +11,7 @@ from nacre.space.weights import Weights
 
 __all__ = [
     "Examples",
+    "GrowingWeights",
     "Memory",
     "MultitaskNetwork",
     "Network",

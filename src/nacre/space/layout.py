@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -77,9 +77,21 @@ class Layout:
         return {layer.tensors[0]: ("float32", layer.shape) for layer in self.layers.values()}
 
     @property
+    def common(self) -> Kinds:
+        """All tensors but the private ones: what tasks have in common that train one set of weights."""
+        return self.weights | self.frozen | self.constant
+
+    @property
     def everything(self) -> Kinds:
         """All tensors that decide what the backbone computes, tied ones under their first name."""
         return self.weights | self.private | self.frozen | self.constant
+
+    def of_shapes(self, module: nn.Module) -> Layout:
+        """The layout of a module that has the same tensors in other shapes."""
+        kinds = {name: kind_of(tensor) for name, tensor in tensors(module).items()}
+        layers = {name: replace(layer, shape=kinds[layer.tensors[0]][1]) for name, layer in self.layers.items()}
+        private, frozen, constant = ({name: kinds[name] for name in getattr(self, group)} for group in GROUPS)
+        return Layout(layers, private, frozen, constant, self.fixed)
 
     def to_json(self) -> dict[str, Any]:
         return {
