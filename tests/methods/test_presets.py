@@ -15,9 +15,11 @@ from nacre import CACL, CACLST, CACLFixed, Learner, NacreError, Recipe, SharedSp
 from nacre.lowrank import factors
 from nacre.methods import (
     AGEM,
+    CPG,
     ER,
     EWC,
     METHODS,
+    PAE,
     PNN,
     Finetune,
     Joint,
@@ -163,6 +165,8 @@ EVERY = [
     PackNet(prune=0.5, retrain=0.25),
     Piggyback(threshold=0.0, score=0.1, rate=1.0),
     PNN(scale=0.5),
+    CPG(goal=0.25, tolerance=-1.0, growth=1.0, widest=3.0, pruning=0.2, rounds=2, most=0.5, rate=1.0, score_rate=0.1),
+    PAE(goal=0.0, widest=1.0),
 ]
 
 

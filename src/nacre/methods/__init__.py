@@ -10,12 +10,14 @@ from nacre.methods.agem import AGEM
 from nacre.methods.cacl import CACL
 from nacre.methods.cacl_fixed import CACLFixed
 from nacre.methods.cacl_st import CACLST
+from nacre.methods.cpg import CPG
 from nacre.methods.er import ER
 from nacre.methods.ewc import EWC
 from nacre.methods.finetune import Finetune
 from nacre.methods.joint import Joint
 from nacre.methods.method import Knowledge, Method
 from nacre.methods.packnet import PackNet
+from nacre.methods.pae import PAE
 from nacre.methods.piggyback import Piggyback
 from nacre.methods.pnn import PNN
 from nacre.methods.single import Single
@@ -34,6 +36,8 @@ _KINDS: tuple[type[Any], ...] = (
     PackNet,
     Piggyback,
     PNN,
+    CPG,
+    PAE,
 )
 METHODS = {kind.name: kind for kind in _KINDS}
 
@@ -68,9 +72,11 @@ __all__ = [
     "AGEM",
     "CACL",
     "CACLST",
+    "CPG",
     "ER",
     "EWC",
     "METHODS",
+    "PAE",
     "PNN",
     "CACLFixed",
     "Finetune",
