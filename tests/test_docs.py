@@ -14,10 +14,22 @@ import torch
 
 from nacre import cli
 from nacre.experiments.run import Plan
+from nacre.methods import METHODS, Finetune
+from nacre.space import Weights
+from tests.methods.problems import learner_of, points, short
 
 PROJECT = Path(__file__).parent.parent
 README, TUTORIAL = "README.md", "docs/tutorial.md"
-PAGES = (README, TUTORIAL, "docs/how-it-works.md", "docs/file-format.md", "docs/paper-against-code.md")
+ADDING = "docs/adding-a-method.md"
+PAGES = (
+    README,
+    TUTORIAL,
+    ADDING,
+    "docs/methods.md",
+    "docs/how-it-works.md",
+    "docs/file-format.md",
+    "docs/paper-against-code.md",
+)
 READS = ("inspect", "verify")  # commands that run for real, on the stores that a page has saved
 
 
@@ -33,7 +45,8 @@ def run_python(page: str) -> None:
     """Runs a page's Python in the current folder, all of it in one namespace."""
     namespace: dict[str, Any] = {"__name__": "documentation"}
     for above, block in blocks(page, "python"):
-        exec(compile("\n" * above + block, page, "exec"), namespace)  # a traceback names the page's own lines
+        lines = "\n" * above + block  # so that a traceback names the page's own
+        exec(compile(lines, page, "exec", dont_inherit=True), namespace)
 
 
 def commands(page: str) -> list[tuple[list[str], str]]:
@@ -77,6 +90,32 @@ def test_the_tutorial_shows_the_commands() -> None:
     assert len(list(blocks(TUTORIAL, "python"))) > 10
     shown = [words for words, _ in commands(TUTORIAL)]
     assert {words[0] for words in shown} >= {"run", *READS}
+
+
+def test_a_method_is_added_in_less_than_sixty_lines() -> None:
+    lines = [line for _, block in blocks(ADDING, "python") for line in block.splitlines() if line.strip()]
+    assert 30 < len(lines) < 60
+
+
+def test_the_method_that_is_added_holds_on_to_what_mattered() -> None:
+    """More so the stronger it is; without strength it is finetuning."""
+    namespace: dict[str, Any] = {"__name__": "documentation"}
+    above, block = next(blocks(ADDING, "python"))
+    exec(compile("\n" * above + block, ADDING, "exec", dont_inherit=True), namespace)
+    moved = []
+    for method in (Finetune(), *(namespace["SI"](strength) for strength in (0.0, 1.0, 100.0))):
+        learner = learner_of(method)
+        learner.learn("a", points(0, 100), recipe=short(8))
+        assert isinstance(learner.knowledge, Weights)
+        before = learner.knowledge.shared["0.weight"]
+        learner.learn("b", points(1, 100), recipe=short(8))
+        moved.append(float((learner.knowledge.shared["0.weight"] - before).square().sum()))
+    assert moved[0] == moved[1] > moved[2] > moved[3]
+
+
+def test_every_method_has_a_section_on_the_page_of_methods() -> None:
+    sections = re.findall(r"^### `([a-z-]+)`", (PROJECT / "docs/methods.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert sections == list(METHODS)
 
 
 def test_an_option_that_does_not_exist_is_found(

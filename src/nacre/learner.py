@@ -171,7 +171,7 @@ class Learner:
         return self.knowledge.network(self._known(task))
 
     def predict(self, inputs: Tree, task: str | None = None) -> Tensor:
-        """Logits in float32: the same bits for the same batch, for ever."""
+        """Logits in float32: the same bits for the same batch, for ever, if the method does not forget."""
         network = self._cached(self._known(task))
         # parts of a size that no machine decides, so that none decides the bits
         parts = [self._run(network, part, task) for part in split(inputs, EVALUATION_BATCH)]

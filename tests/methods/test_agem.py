@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from tests.methods.problems import layers, learner_of, normed, pictures, points, short
 from torch import Tensor, nn
 
 from nacre import NacreError
@@ -20,6 +19,7 @@ from nacre.training import Task
 from nacre.training.batches import as_batches
 from nacre.training.processes import Processes
 from nacre.training.task import cross_entropy
+from tests.methods.problems import layers, learner_of, normed, pictures, points, short
 
 ONE = Processes(torch.device("cpu"))
 
@@ -62,7 +62,7 @@ def test_the_projection_is_the_published_one(seed: int) -> None:
     for parameter, along in zip(network.parameters(), r, strict=True):
         parameter.grad = torch.randn(parameter.shape, generator=draw) + sign * 20 * along
     before = [parameter.grad.clone() for parameter in network.parameters() if parameter.grad is not None]
-    projection(network, replay)()
+    projection(network, replay, ONE)()
     after = [parameter.grad for parameter in network.parameters()]
     g, ref = flat(before), flat(r)
     product = g @ ref
@@ -82,7 +82,7 @@ def test_what_had_no_gradient_takes_part_in_the_projection() -> None:
     weight = network.backbone.get_parameter("0.weight")
     for parameter, along in zip(network.parameters(), r, strict=True):
         parameter.grad = -along.clone() if parameter is weight else None
-    projection(network, replay)()
+    projection(network, replay, ONE)()
     scale = float((r[0] ** 2).sum()) / float(sum((along**2).sum() for along in r))
     head = network.own("a").head.get_parameter("weight")
     at = [parameter is head for parameter in network.parameters()].index(True)

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from tests.methods.problems import layers, learner_of, points, short
 from torch import Tensor, nn
 
 from nacre.methods import ER, Finetune
@@ -16,6 +15,7 @@ from nacre.training import Task
 from nacre.training.batches import as_batches
 from nacre.training.processes import Processes
 from nacre.training.task import cross_entropy
+from tests.methods.problems import layers, learner_of, points, short
 
 ONE = Processes(torch.device("cpu"))
 

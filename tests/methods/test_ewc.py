@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from tests.methods.problems import drawn, learner_of, points, short
 from torch import Tensor, nn
 
 from nacre import Learner, NacreError
@@ -19,6 +18,7 @@ from nacre.training import Task
 from nacre.training.batches import as_batches
 from nacre.training.processes import Processes
 from nacre.training.task import cross_entropy
+from tests.methods.problems import drawn, learner_of, points, short
 
 ONE = Processes(torch.device("cpu"))
 

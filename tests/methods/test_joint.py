@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import torch
-from tests.methods.problems import learner_of, normed, pictures, points, short
 
 from nacre.methods import Finetune, Joint
 from nacre.methods.joint import Together
@@ -11,6 +10,7 @@ from nacre.space import OfTask, Weights
 from nacre.training.batches import as_batches
 from nacre.training.held import Held
 from nacre.training.processes import Processes
+from tests.methods.problems import learner_of, normed, pictures, points, short
 
 ONE = Processes(torch.device("cpu"))
 

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.methods.problems import layers, learner_of, points, short
 from torch import Tensor, nn
 
 from nacre import Learner, NacreError
@@ -15,6 +14,7 @@ from nacre.methods import PackNet
 from nacre.methods.holding import hold, largest
 from nacre.space import Weights
 from nacre.training import Epoch
+from tests.methods.problems import layers, learner_of, points, short
 
 NAMES = {"0.weight": 96, "2.weight": 192}
 
@@ -78,7 +78,7 @@ def test_freed_weights_alone_move_even_under_weight_decay_and_momentum() -> None
             assert torch.equal(values[name][masks[name]], before[name][masks[name]])
         free = ~masks[name]
         assert (seen[0][name][free] != before[name][free]).any()
-        for values in seen[4:]:  # retraining
+        for values in seen[4:]:  # retraining: the last two epochs
             assert values[name][~own[name]].count_nonzero() == 0
         moved = own[name] & free
         assert (seen[-1][name][moved] != seen[3][name][moved]).any()
@@ -109,13 +109,16 @@ def test_the_size_by_hand() -> None:
     assert (one.weights, one.mask_bits, one.private, one.heads) == (0, 288, 28, 26)
 
 
-def test_the_epochs_are_shared_out() -> None:
+def test_the_epochs_are_shared_out_and_retraining_has_a_rate_of_its_own() -> None:
     phases: list[tuple[str, int]] = []
     learner = learner_of(PackNet(retrain=1 / 3))
     learner.learn("a", points(0), recipe=short(6), callbacks=[lambda e, _: phases.append((e.phase, e.epoch))])
     assert phases == [*(("train", at) for at in (1, 2, 3, 4)), ("retrain", 5), ("retrain", 6)]
-    assert PackNet(retrain=1.0).epochs(4) == (1, 4)
-    assert PackNet(retrain=0.0).epochs(4) == (4, 4)
+    for retrain, before in ((1.0, 1), (0.0, 4), (0.5, 2)):
+        training, retraining = PackNet(retrain=retrain, retrain_rate=0.2).recipes(short(4, schedule="cosine"))
+        assert (training.epochs, retraining.epochs) == (before, 4)
+        assert (training.learning_rate, training.schedule) == (0.01, "cosine")
+        assert [retraining.learning_rate * retraining.rate_at(at) for at in range(4)] == [0.01 * 0.2] * 4
 
 
 def test_of_equal_magnitudes_the_first_are_largest() -> None:

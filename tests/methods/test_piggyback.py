@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from tests.methods.problems import learner_of, points, short
 from torch import Tensor, nn
 
 from nacre import Learner, NacreError
@@ -13,6 +12,7 @@ from nacre.methods import Finetune, Piggyback
 from nacre.methods.piggyback import Scores
 from nacre.space import Weights
 from nacre.training import Epoch
+from tests.methods.problems import learner_of, points, short
 
 NAMES = ("0.weight", "2.weight")
 

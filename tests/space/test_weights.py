@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from nacre import Learner, NacreError
+from nacre.methods import Finetune
 from nacre.space import Examples, Memory, Size, Weights, describe, facts_of, is_saved, verify
 from nacre.space.masks import pack, unpack
 from nacre.space.rewritten import FILE, read
@@ -186,6 +187,13 @@ def test_tied_weights_stay_tied_and_parameters_without_gradient_are_trained_by_n
     plain = weights.network("a").get_submodule("backbone")
     assert plain.get_parameter("two.weight") is plain.get_parameter("one.weight")
     assert weights.size().weights == 16 + 4
+
+
+def test_what_only_a_shared_space_takes_is_refused() -> None:
+    with pytest.raises(
+        NacreError, match=r"base=, include= says what a SharedSpace factorises; Finetune takes private="
+    ):
+        Learner(backbone(), Finetune(), device="cpu", include=lambda *_: True, base="backbone")
 
 
 # the file

@@ -30,14 +30,15 @@ def check_tracker(name: str | None) -> None:
 class Tracked:
     """What one seed of a run tells its tracker. A step is an epoch, counted on over the tasks."""
 
-    def __init__(self, tracker: Any, tasks: Sequence[str]) -> None:
+    def __init__(self, tracker: Any, tasks: Sequence[str], epochs: int) -> None:
+        """epochs: those of a task, all its phases together."""
         self._tracker = tracker
-        self._tasks = list(tasks)
+        self._tasks, self._epochs = list(tasks), epochs
         self._step = 0
 
     def epoch(self, epoch: Epoch, _: object) -> None:
         """A callback of `learn`."""
-        self._step = self._tasks.index(epoch.task) * epoch.epochs + epoch.epoch
+        self._step = self._tasks.index(epoch.task) * self._epochs + epoch.epoch
         values = {"loss": epoch.loss, "accuracy in training": epoch.accuracy, **epoch.measures}
         self._log(values)
 
@@ -64,7 +65,7 @@ def tracking(
     tracker.start()
     try:
         tracker.store_init_configuration({key: _plain(value) for key, value in flat(dict(config)).items()})
-        yield Tracked(tracker, tasks)
+        yield Tracked(tracker, tasks, config["recipe"]["epochs"])
     finally:
         tracker.finish()
 

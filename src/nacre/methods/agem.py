@@ -14,6 +14,7 @@ from nacre.methods.method import WeightsMethod
 from nacre.methods.replay import Replay, add_task
 from nacre.space import MultitaskNetwork, Weights
 from nacre.training import Task, fit
+from nacre.training.processes import Processes
 from nacre.training.seeding import generator
 from nacre.training.step import Hook
 
@@ -34,7 +35,7 @@ class AGEM(WeightsMethod):
     def learn(self, weights: Weights, task: Task) -> None:
         network = weights.expand(task.head, earlier=True)
         replay = Replay(weights.memory, network, task, self.batch) if weights.memory.images else None
-        fit(network, task, after_backward=projection(network, replay) if replay else None)
+        fit(network, task, after_backward=projection(network, replay, task.processes) if replay else None)
         draw = generator(task.seed, task.name, "memory")
         memory = add_task(weights.memory, task, self.memory, draw)
         weights.append(task.name, network, classes=task.classes, memory=memory)
@@ -44,12 +45,13 @@ class AGEM(WeightsMethod):
         check_count(self, "batch", least=1)
 
 
-def projection(network: MultitaskNetwork, replay: Replay) -> Hook:
+def projection(network: MultitaskNetwork, replay: Replay, processes: Processes) -> Hook:
     """An `after_backward`: the gradient g becomes g - (g.r / r.r) r where g.r < 0, r being the memory's gradient."""
 
     def project() -> None:
         trained = [parameter for parameter in network.parameters() if parameter.requires_grad]
         reference = torch.autograd.grad(replay.loss(), trained, allow_unused=True)
+        processes.average(along for along in reference if along is not None)
         product, square = dot([p.grad for p in trained], reference), dot(reference, reference)
         if product < 0:
             for parameter, along in zip(trained, reference, strict=True):

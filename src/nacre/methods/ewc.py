@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
@@ -14,6 +15,7 @@ from nacre.methods.method import WeightsMethod
 from nacre.methods.replay import reservoir
 from nacre.space import Memory, MultitaskNetwork, Weights
 from nacre.training import Penalty, Task, fit
+from nacre.training.progress import Progress
 from nacre.training.seeding import generator, seeded
 from nacre.training.task import cross_entropy
 from nacre.trees import map_leaves, split
@@ -80,9 +82,10 @@ def fisher(network: MultitaskNetwork, task: Task, samples: int) -> dict[str, Ten
     weights = network.shared()
     total = {name: torch.zeros_like(weight) for name, weight in weights.items()}
     chosen = reservoir(Memory(), task, samples, generator(task.seed, task.name, "fisher")).tasks[task.name]
+    progress = Progress(task.name, "fisher", 1, 0, wanted=task.progress and task.processes.main)
     network.eval()
-    with seeded(task.seed, task.name, "fisher"):
-        for inputs, target in split([chosen.inputs, chosen.targets], 1):
+    with seeded(task.seed, task.name, "fisher"), contextlib.closing(progress):
+        for at, (inputs, target) in enumerate(split([chosen.inputs, chosen.targets], 1)):
             outputs = network(map_leaves(lambda leaf: leaf.to(task.processes.device), inputs))
             if task.loss is cross_entropy:
                 target = outputs.detach().softmax(1).multinomial(1).squeeze(1).to("cpu")
@@ -91,4 +94,7 @@ def fisher(network: MultitaskNetwork, task: Task, samples: int) -> dict[str, Ten
             for name, gradient in zip(weights, gradients, strict=True):
                 if gradient is not None:
                     total[name] += gradient**2
+            progress.count(1)
+            if progress.due():
+                progress.show(0, at / len(chosen), None, None)
     return {name: (summed / len(chosen)).cpu() for name, summed in total.items()}

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Protocol, TypeVar
 import torch
 from torch import nn
 
+from nacre.errors import NacreError
 from nacre.space import SharedSpace, Size, Weights
 from nacre.training import Task
 from nacre.trees import Tree
@@ -76,6 +77,9 @@ class WeightsMethod:
     """The part of every method that trains one set of weights on and on, or masks it: its knowledge is Weights."""
 
     def begin(self, backbone: nn.Module, **options: Any) -> Weights:
+        if unknown := set(options) - {"features", "private"}:
+            names = ", ".join(f"{name}=" for name in sorted(unknown))
+            raise NacreError(f"{names} says what a SharedSpace factorises; {type(self).__name__} takes private= alone")
         return Weights(backbone, **options)
 
     def load(self, path: Path, **options: Any) -> Weights:

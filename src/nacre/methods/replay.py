@@ -12,6 +12,7 @@ from nacre.space import Examples, Memory, MultitaskNetwork
 from nacre.space.layout import is_norm
 from nacre.training import Task
 from nacre.training.batch import Batches
+from nacre.training.step import channels_last, to_float32
 from nacre.trees import Tree, between, joined, leaves, map_leaves
 
 Slot = tuple[str, Tree]  # a task and one of its examples
@@ -37,6 +38,8 @@ class Replay:
     def loss(self) -> Tensor:
         """The mean loss over a batch drawn from the memory, without putting anything back."""
         drawn = torch.randperm(len(self._of))[: self._batch]  # from the epoch's own generator
+        # of the same tasks in every process, so that the same parameters have gradients to be averaged
+        drawn = torch.tensor(self._task.processes.agree(drawn.tolist()))
         total: Tensor = torch.zeros((), device=self._task.processes.device)
         with self._as_in_training():
             for at, (name, kept) in enumerate(self._tasks):
@@ -52,7 +55,9 @@ class Replay:
         if self._task.recipe.augment is not None:
             draws = torch.Generator().manual_seed(int(torch.randint(2**62, ())))
             inputs = self._task.recipe.augment(inputs, draws)
-        outputs = map_leaves(_to_float32, self._network.answer(name, inputs))
+        if self._task.recipe.lays_channels_last(self._task.processes.device):
+            inputs = map_leaves(channels_last, inputs)
+        outputs = map_leaves(to_float32, self._network.answer(name, inputs))
         return self._task.loss(outputs, targets)
 
     @contextlib.contextmanager
@@ -68,10 +73,6 @@ class Replay:
         finally:
             for module in norms:
                 module.train()
-
-
-def _to_float32(tensor: Tensor) -> Tensor:
-    return tensor.float() if tensor.is_floating_point() else tensor
 
 
 def all_of(batches: Batches) -> Examples:

@@ -43,14 +43,18 @@ class Processes:
         return self.rank == 0
 
     def average_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
-        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-        if self.count > 1 and gradients:
-            flat = torch.cat([gradient.reshape(-1) for gradient in gradients])
+        self.average(parameter.grad for parameter in parameters if parameter.grad is not None)
+
+    def average(self, tensors: Iterable[Tensor]) -> None:
+        """Makes each tensor its mean over the processes, in place; all must have the same ones."""
+        tensors = list(tensors)
+        if self.count > 1 and tensors:
+            flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
             dist.all_reduce(flat)
             flat /= self.count
-            parts = flat.split([gradient.numel() for gradient in gradients])
-            for gradient, part in zip(gradients, parts, strict=True):
-                gradient.copy_(part.view_as(gradient))
+            parts = flat.split([tensor.numel() for tensor in tensors])
+            for tensor, part in zip(tensors, parts, strict=True):
+                tensor.copy_(part.view_as(tensor))
 
     def add(self, totals: Tensor) -> Tensor:
         """The sum of a tensor over all processes."""

@@ -43,10 +43,10 @@ class Step:
 
     def __call__(self, batch: Batch) -> tuple[Tensor, Tensor | None]:
         """Loss on this process's part (without penalties), and how many of its answers were right."""
-        inputs = map_leaves(_channels_last, batch.inputs) if self._channels_last else batch.inputs
+        inputs = map_leaves(channels_last, batch.inputs) if self._channels_last else batch.inputs
         with explained("the network cannot take inputs", inputs), self._autocast(), quick_dropout(self._device):
             outputs = self._network(inputs)
-        outputs = map_leaves(_to_float32, outputs) if self._autocasts else outputs
+        outputs = map_leaves(to_float32, outputs) if self._autocasts else outputs
         loss = self._loss(outputs, batch.targets) * batch.weight
         total = loss if self._penalty is None else loss + self._penalty()
         self._optimizer.zero_grad(set_to_none=True)
@@ -102,9 +102,9 @@ class Totals:
         return lost / task.processes.count / self.examples, accuracy
 
 
-def _channels_last(tensor: Tensor) -> Tensor:
+def channels_last(tensor: Tensor) -> Tensor:
     return tensor.contiguous(memory_format=torch.channels_last) if tensor.dim() == 4 else tensor
 
 
-def _to_float32(tensor: Tensor) -> Tensor:
+def to_float32(tensor: Tensor) -> Tensor:
     return tensor.float() if tensor.is_floating_point() else tensor

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.methods.problems import layers, points
 
 from nacre import Recipe
 from nacre.experiments.report import write_report
 from nacre.experiments.run import Plan, run
 from nacre.methods import ER, EWC, Joint, PackNet
 from nacre.scenarios import Scenario, ScenarioTask
+from tests.methods.problems import layers, points
 
 
 def ran(method: Any, out: Path) -> Path:

@@ -1,4 +1,4 @@
-"""What a method keeps beside what its answers need: examples of earlier tasks, numbers to learn the next with; masks."""
+"""What a method keeps beside what its answers need: examples of earlier tasks, numbers to learn the next with."""
 
 from __future__ import annotations
 
