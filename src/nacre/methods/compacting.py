@@ -9,12 +9,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from nacre.errors import NacreError
 from nacre.methods.checks import check_count, check_number, check_share
-from nacre.methods.holding import Masks, hold, largest
+from nacre.methods.holding import Masks, hold, prune
 from nacre.space import GrowingWeights, MultitaskNetwork
 from nacre.training import Recipe, Task, fit
 from nacre.training.checkpoint import cpu_copy, load_copy
@@ -106,7 +105,7 @@ class Compacting:
         goal = reached(network, task)
         for number, (share, epochs, left) in enumerate(self.shares(task.recipe), start=1):
             before = cpu_copy(network)
-            kept = cut(network, candidate.taken, share)
+            kept = prune(network.shared(), candidate.taken, share)
             train(candidate, self.retraining(task, epochs), f"prune{number}", kept, picking=False)
             if reached(network, task) < goal - self.tolerance:
                 load_copy(network, before)
@@ -180,19 +179,6 @@ def reached(network: MultitaskNetwork, task: Task) -> float:
 
 def free(taken: Masks) -> dict[str, Tensor]:
     return {name: ~mask for name, mask in taken.items()}
-
-
-@torch.no_grad()
-def cut(network: MultitaskNetwork, taken: Masks, share: float) -> dict[str, Tensor]:
-    """Sets a share of every layer's free weights to 0, the smallest of them; gives the others."""
-    kept = {}
-    for name, weight in network.shared().items():
-        among = ~taken[name].to(weight.device)
-        count = int(among.sum())
-        mask = largest(weight, among, count - round(share * count))
-        weight[among & ~mask] = 0.0
-        kept[name] = mask.cpu()
-    return kept
 
 
 def together(first: Masks, second: Mapping[str, Tensor]) -> dict[str, Tensor]:
