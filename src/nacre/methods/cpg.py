@@ -57,10 +57,12 @@ class Picks(Scores):
 
     def __init__(self, taken: Masks, score: float, threshold: float) -> None:
         super().__init__({name: mask.shape for name, mask in taken.items()}, score, threshold)
-        self.taken = taken
+        for place, mask in enumerate(taken.values()):
+            self.register_buffer(f"free{place}", ~mask, persistent=False)  # goes where the scores go
 
     def masks(self) -> dict[str, Tensor]:
-        return {name: mask | ~self.taken[name].to(mask.device) for name, mask in super().masks().items()}
+        high = super().masks().items()
+        return {name: mask | self.get_buffer(f"free{place}") for place, (name, mask) in enumerate(high)}
 
 
 def picked(candidate: Candidate) -> dict[str, Tensor]:
