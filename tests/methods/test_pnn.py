@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 import torch
-from tests.methods.problems import drawn, layers, learner_of, normed, pictures, points, short
 from torch import Tensor, nn
 
 from nacre import Learner, NacreError
 from nacre.methods import PNN
-from nacre.methods.pnn import Columns, Progressive
+from nacre.space import Columns
+from nacre.space.progressive import Progressive
+from tests.methods.problems import drawn, layers, learner_of, normed, pictures, points, short
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
 
@@ -198,6 +199,11 @@ class Plain(nn.Module):
         return output
 
 
+class Skipping(nn.Sequential):
+    def forward(self, x: Tensor) -> Tensor:
+        return x + cast(Tensor, super().forward(x))
+
+
 def test_a_backbone_that_is_no_sequential_is_refused() -> None:
     with pytest.raises(
         NacreError, match=r"^PNN connects networks layer by layer: it takes an nn\.Sequential .* Plain$"
@@ -205,6 +211,8 @@ def test_a_backbone_that_is_no_sequential_is_refused() -> None:
         learner_of(PNN(), Plain())
     with pytest.raises(NacreError, match=r"got a Sequential with features=0$"):
         learner_of(PNN(), nn.Sequential(nn.Linear(6, 4)), features=0)
+    with pytest.raises(NacreError, match=r"got a Skipping$"):
+        learner_of(PNN(), Skipping(nn.Linear(6, 6), nn.ReLU()))
     learner = learner_of(PNN(), nn.Sequential(Plain(), nn.ReLU()))  # layers of one's own hear nothing, the head does
     for axis in range(2):
         learner.learn(str(axis), points(axis), recipe=short())

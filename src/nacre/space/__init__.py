@@ -1,5 +1,6 @@
 """What has been learnt: the shared space, its tasks, files and sizes. Knows no training."""
 
+from nacre.space.columns import Columns
 from nacre.space.examples import Examples, Memory
 from nacre.space.growing import GrowingWeights
 from nacre.space.inspection import describe, facts_of, is_saved, verify
@@ -10,6 +11,7 @@ from nacre.space.size import Size
 from nacre.space.weights import Weights
 
 __all__ = [
+    "Columns",
     "Examples",
     "GrowingWeights",
     "Memory",
