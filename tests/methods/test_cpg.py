@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.methods.problems import learner_of, normed, pictures, points, short
 from torch import Tensor, nn
 
 from nacre import Learner, NacreError, Recipe
@@ -18,6 +17,7 @@ from nacre.methods.cpg import Picks
 from nacre.methods.piggyback import Scores
 from nacre.space import GrowingWeights
 from nacre.training import Epoch
+from tests.methods.problems import learner_of, normed, pictures, points, short
 
 NAMES = {"0.weight": 96, "2.weight": 192}
 BOTH = pytest.mark.parametrize("kind", [CPG, PAE])

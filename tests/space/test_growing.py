@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 import torch
-from tests.methods.problems import layers, normed
 from torch import Tensor, nn
 
 from nacre import NacreError, networks
 from nacre.space import GrowingWeights
 from nacre.space.description import build, describe
 from nacre.space.widening import wider
+from tests.methods.problems import layers, normed
 
 
 def all_used(weights: GrowingWeights, growth: float) -> dict[str, Tensor]:
