@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from rich.cells import cell_len
 from rich.console import Console
+from torch import nn
 
 from nacre.experiments import table
+from nacre.space import Examples, Memory, Weights, describe
 
 TASKS = [f"beaver-dolphin-otter-seal-whale-{number}" for number in range(20)]
 LAYERS = [f"encoder.layers.{number}.attention.output" for number in range(12)]
@@ -103,3 +107,30 @@ def test_a_grid_is_a_row_for_every_method_and_sparsity(capsys: pytest.CaptureFix
     assert head.split() == ["method", "seeds", "ACC", "%", "BWT", "MB"]
     assert first.split() == ["cacl-0.1", "2", "of", "2", "86.19(0.38)", "0.00(0.00)", "8.680(0.010)"]
     assert second.split() == ["single", "1", "of", "2", "89.20", "0.00", "31.671"]
+
+
+def test_a_store_of_weights_says_what_is_kept_to_learn_with(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    weights = Weights(nn.Sequential(nn.Linear(4, 3)))
+    network = weights.expand(nn.Linear(3, 2))
+    network(torch.zeros(2, 4))
+    memory = Memory({"a": Examples(torch.zeros(7, 4), torch.zeros(7))})
+    weights.append("a", network, state={"fisher": torch.zeros(250)}, memory=memory)
+    weights.save(tmp_path)
+    table.print_space(describe(tmp_path))
+    *_, sizes, beside = capsys.readouterr().out.splitlines()
+    assert sizes.startswith(f"1 tasks, {4 * (12 + 3 + 8) / 1e6:.3f} MB at 4 bytes a number")
+    assert beside == "kept to learn later tasks: 7 examples, 0.000 MB; numbers, 0.001 MB"
+
+
+def test_a_row_of_a_grid_says_what_is_kept_beside(capsys: pytest.CaptureFixture[str]) -> None:
+    row = {"seeds": [0], "acc": 80.0, "bwt": -1.0, "megabytes": 1.5, "sparsity": None}
+    cells = [
+        {**row, "cell": "er", "image_megabytes": 1.25, "learning_megabytes": 0.5},
+        {**row, "cell": "single"},
+    ]
+    table.print_grid({"scenario": "digits", "protocol": "quick", "seeds": [0], "cells": cells})
+    lines = capsys.readouterr().out.splitlines()
+    assert next(line for line in lines if line.startswith("er")).endswith("1.750")
+    assert next(line for line in lines if line.startswith("single")).split()[-1] == "1.500"
+    table.print_grid({"scenario": "digits", "protocol": "quick", "seeds": [0], "cells": cells[1:]})
+    assert "kept beside" not in capsys.readouterr().out

@@ -63,6 +63,12 @@ def print_space(described: dict[str, Any]) -> None:
         f"{len(tasks)} tasks, {described['megabytes']:.3f} MB at 4 bytes a number, "
         f"{described['bytes_on_disk']:,} bytes on disk",
     )
+    if _kept_beside(described):
+        _print_line(
+            console,
+            f"kept to learn later tasks: {described['images_kept']} examples, {described['image_megabytes']:.3f} MB; "
+            f"numbers, {described['learning_megabytes']:.3f} MB",
+        )
 
 
 def _classes(names: Sequence[str] | None) -> str:
