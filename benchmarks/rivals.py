@@ -37,6 +37,9 @@ SEARCHED: dict[str, dict[str, tuple[Any, ...]]] = {
     "agem": {"batch": (64, 256)},
     "packnet": {"prune": (0.5, 0.65, 0.75), "retrain": (1 / 3, 0.5)},
     "piggyback": {"rate": (0.1, 0.3, 1.0)},
+    "pnn": {"scale": (0.1, 1.0)},
+    "cpg": {"pruning": (1 / 3, 0.5), "tolerance": (1.0, 3.0)},
+    "pae": {"pruning": (1 / 3, 0.5), "tolerance": (1.0, 3.0)},
 }
 
 
