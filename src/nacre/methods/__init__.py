@@ -36,8 +36,8 @@ _KINDS: tuple[type[Any], ...] = (
     PackNet,
     Piggyback,
     PNN,
-    CPG,
     PAE,
+    CPG,
 )
 METHODS = {kind.name: kind for kind in _KINDS}
 
