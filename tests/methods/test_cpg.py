@@ -283,7 +283,7 @@ def test_a_backbone_that_cannot_be_widened_is_refused_unless_nothing_is_to_grow(
         ({"goal": 2}, "goal is a number from 0 to 1; got 2"),
         ({"most": -1}, "most is a number from 0 to 1; got -1"),
         ({"rounds": 0}, "rounds is a whole number from 1; got 0"),
-        ({"widest": 0.5}, r"widest is a number from 1; got 0\.5"),
+        ({"widest": 0.5}, r"widest is a number from 1 to 1e\+06; got 0\.5"),
         ({"growth": 0}, r"growth is a number from 0\.01; got 0"),
     ],
 )

@@ -182,6 +182,14 @@ def test_convolutions_strides_and_heads_of_several_layers(tmp_path: Path) -> Non
     assert shapes["adapter/3.U.weight"] == (5, 5)
 
 
+def test_a_layer_that_stands_in_two_places_is_met_twice() -> None:
+    relu = nn.ReLU()
+    twice = drawn(nn.Sequential(nn.Linear(6, 16), relu, nn.Linear(16, 12), relu))
+    x, _ = points(5)
+    answers = [learnt(2, backbone).predict(x, task="1") for backbone in (twice, layers())]
+    assert torch.equal(*answers)
+
+
 def test_asking_disturbs_no_generator() -> None:
     learner = learnt(2)
     state = torch.get_rng_state()

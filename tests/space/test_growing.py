@@ -137,3 +137,9 @@ def test_a_network_of_other_weights_is_refused() -> None:
     with pytest.raises(NacreError, match="this network was expanded from other weights"):
         weights.append("a", GrowingWeights(layers()).grown(nn.Linear(12, 2), 3.0))
     assert weights.tasks == ()
+
+
+@pytest.mark.parametrize("growth", [0.5, 1e300, float("nan")])
+def test_a_growth_that_is_none_is_refused(growth: float) -> None:
+    with pytest.raises(NacreError, match="a network grows to 1 to 1e\\+06 times its weights; got"):
+        GrowingWeights(layers()).grown(nn.Linear(12, 2), growth)

@@ -144,7 +144,7 @@ class Compacting:
             check_share(self, name)
         check_number(self, "tolerance", least=-100)
         check_number(self, "growth", least=0.01)
-        check_number(self, "widest", least=1)
+        check_number(self, "widest", least=1, most=1e6)
         check_number(self, "rate", least=1e-9)
         check_count(self, "rounds", least=1)
 

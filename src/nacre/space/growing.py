@@ -16,6 +16,7 @@ from nacre.space.template import Template
 from nacre.space.weights import Weights
 from nacre.space.widening import widened
 
+_MOST = 1e6
 _FACT = "growth"  # of every task, in the facts that are saved along
 
 
@@ -52,6 +53,8 @@ class GrowingWeights(Weights):
 
     def _at(self, growth: float) -> Template:
         if growth not in self._templates:
+            if not 1 <= growth <= _MOST:
+                raise NacreError(f"a network grows to 1 to {_MOST:g} times its weights; got {growth!r}")
             self._templates[growth] = widened(self._template, growth)
         return self._templates[growth]
 
@@ -65,12 +68,12 @@ class GrowingWeights(Weights):
         return found
 
     def grown(self, head: nn.Module, growth: float, through: nn.Module | None = None) -> MultitaskNetwork:
-        """What `expand` gives, on as many units as a growth brings. All but what tasks own of it is drawn afresh.
+        """What `expand` gives, on as many units as a growth brings. What no task owns of it is drawn afresh.
 
         Weights that were pruned to 0 would learn nothing where a whole unit of them is 0.
         """
         network = self.expand(head, through=through)
-        if self.tasks:
+        if self.tasks or growth != self.growth:
             backbone = self._at(growth).fresh(renew=True).to(self.device)
             values, taken = tensors(backbone), self.taken(growth)
             with torch.no_grad():

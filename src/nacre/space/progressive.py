@@ -59,10 +59,10 @@ def is_chain(module: nn.Module) -> bool:
 
 def chain(module: nn.Module) -> Iterator[nn.Module]:
     """The layers of nested Sequentials, in order."""
-    if not is_chain(module):
+    if not is_chain(module) or not len(parts := cast(nn.Sequential, module)):
         yield module
         return
-    for part in module.children():
+    for part in parts:  # one that stands there twice comes twice
         yield from chain(part)
 
 
