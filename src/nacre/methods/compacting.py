@@ -72,7 +72,7 @@ class Compacting:
             return None
         with seeded(task.seed, task.name, "goal"):
             network = weights.expand(copy.deepcopy(task.head), fresh=True)
-        fit(network, lasting(task, epochs), phase="goal")
+        fit(network, steady(task, epochs), phase="goal")
         return reached(network, task)
 
     # growing
@@ -84,11 +84,11 @@ class Compacting:
         if goal is not None:
             epochs = self.epochs_of_goal(task.recipe)
             left -= 2 * epochs  # the goal's own, and these
-            train(candidate, lasting(task, epochs), "try", free(candidate.taken))
+            train(candidate, steady(task, epochs), "try", free(candidate.taken))
             while growth < self.widest and left >= epochs and reached(candidate.network, task) < goal - self.tolerance:
                 growth, left = min(growth + self.growth, self.widest), left - epochs
                 candidate = self.candidate(weights, task, growth)
-                train(candidate, lasting(task, epochs), f"grow{growth:g}", free(candidate.taken))
+                train(candidate, steady(task, epochs), f"grow{growth:g}", free(candidate.taken))
         if left:
             train(candidate, lasting(task, left), "train", free(candidate.taken))
         return candidate
@@ -106,11 +106,11 @@ class Compacting:
         for number, (share, epochs, left) in enumerate(self.shares(task.recipe), start=1):
             before = cpu_copy(network)
             kept = prune(network.shared(), candidate.taken, share)
-            train(candidate, self.retraining(task, epochs), f"prune{number}", kept, picking=False)
+            train(candidate, steady(task, epochs, self.rate), f"prune{number}", kept, picking=False)
             if reached(network, task) < goal - self.tolerance:
                 load_copy(network, before)
                 if left:
-                    train(candidate, self.retraining(task, left), "retrain", own)
+                    train(candidate, steady(task, left, self.rate), "retrain", own)
                 break
             own = kept
         return own
@@ -134,10 +134,6 @@ class Compacting:
         for number in range(1, rounds + 1):
             first, last = (epochs * at // rounds for at in (number - 1, number))
             yield round(self.most * number / rounds, 6), last - first, epochs - last
-
-    def retraining(self, task: Task, epochs: int) -> Task:
-        rate = task.recipe.learning_rate * self.rate
-        return replace(task, recipe=replace(task.recipe, epochs=epochs, learning_rate=rate, schedule="constant"))
 
     def __post_init__(self) -> None:
         for name in ("goal", "pruning", "most"):
@@ -169,6 +165,12 @@ def train(candidate: Candidate, task: Task, phase: str, moving: Masks, *, pickin
 def lasting(task: Task, epochs: int) -> Task:
     """The same task for so many epochs, with the schedule shortened."""
     return replace(task, recipe=replace(task.recipe, epochs=epochs))
+
+
+def steady(task: Task, epochs: int, rate: float = 1.0) -> Task:
+    """The same task for so many epochs, all of them at a share of the learning rate that training begins with."""
+    rate *= task.recipe.learning_rate
+    return replace(task, recipe=replace(task.recipe, epochs=epochs, learning_rate=rate, schedule="constant"))
 
 
 def reached(network: MultitaskNetwork, task: Task) -> float:
