@@ -8,7 +8,8 @@ help:
 	@echo "make test      the tests, under 5 minutes on 2 cores"
 	@echo "make test-all  the slow ones too"
 	@echo "make check     format, lint, types and the house's rule"
-	@echo "make bench     speed and growth, as ratios within one run; appends to docs/results.md"
+	@echo "make bench     speed and growth, as ratios within one run; appends to docs/results.md."
+	@echo "               DATA=folder of uoft-cs/cifar100/*.parquet: loading it too"
 
 # one marker a set of extras: what is installed is what was tested
 .venv/demo: pyproject.toml constraints.txt
@@ -40,5 +41,6 @@ check: .venv/test
 bench: .venv/test
 	$(BIN)/python benchmarks/speed.py --append docs/results.md
 	$(BIN)/python benchmarks/details.py --append docs/results.md
+	$(BIN)/python benchmarks/experiments.py --append docs/results.md $(if $(DATA),--data $(DATA))
 
 .PHONY: help demo test test-all check bench

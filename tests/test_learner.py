@@ -216,6 +216,25 @@ def test_answers_have_no_gradients_and_no_memory_layout(lived: Life) -> None:
     assert not lived.learner.predict(x.clone().requires_grad_(), task="birds").requires_grad
 
 
+def test_images_have_the_same_answers_in_any_memory_layout() -> None:
+    """Convolutions of images laid channels last are other sums."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        layers = [
+            nn.Conv2d(3, 32, 3, padding=1),
+            nn.ReLU(),
+            nn.Conv2d(32, 32, 3),
+            nn.AdaptiveAvgPool2d(2),
+            nn.Flatten(),
+        ]
+        learner = Learner(nn.Sequential(*layers), device="cpu", progress=False)
+        x, y = torch.randn(32, 3, 16, 16), torch.arange(32) % 2
+    learner.learn("animals", (x, y), recipe=QUICK)
+    expected = learner.predict(x, task="animals")
+    for same in (x.to(memory_format=torch.channels_last), x.permute(3, 2, 1, 0).contiguous().permute(3, 2, 1, 0)):
+        assert torch.equal(learner.predict(same, task="animals"), expected)
+
+
 def test_many_examples_are_asked_in_parts_of_a_fixed_size(lived: Life) -> None:
     x = torch.randn(1100, 6, generator=torch.Generator().manual_seed(0))
     whole = lived.learner.predict(x, task="cars")

@@ -220,6 +220,13 @@ def test_evaluation_holds_labels_against_the_task(learner: Learner, refused: Ref
         learner.evaluate((X, Y.float()), task="animals")
 
 
+def test_evaluation_of_nothing_is_refused(learner: Learner, refused: Refused) -> None:
+    nothing = DataLoader(TensorDataset(X, Y), batch_size=64, drop_last=True)
+    for further in ({}, {"metric": lambda *_: 1.0}):
+        with refused(learner, "gave no batch"):
+            learner.evaluate(nothing, task="animals", **further)
+
+
 # data of another kind
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 
 import nacre
 from nacre import CACL, Learner, NacreError, Recipe, SharedSpace
+from nacre.methods.method import SpaceMethod
 
 Knowledge = Callable[[Learner, Tensor], dict[str, Any]]
 Refused = Callable[..., AbstractContextManager[None]]
@@ -59,6 +61,12 @@ def ruined(module: nn.Linear) -> nn.Linear:
     return module
 
 
+def weight_norm(layer: nn.Linear) -> nn.Linear:
+    """A weight that hooks make from others, torch's older way: torch cannot copy such a module."""
+    layer.register_buffer("made", (2 * layer.weight))
+    return layer
+
+
 SETTINGS: list[tuple[dict[str, Any], tuple[str, ...]]] = [
     ({"recipe": {"epochs": 1}}, ("recipe= is a nacre.Recipe", "{'epochs': 1}")),
     ({"recipe": Recipe}, ("recipe= is a nacre.Recipe",)),
@@ -67,6 +75,7 @@ SETTINGS: list[tuple[dict[str, Any], tuple[str, ...]]] = [
     ({"head": nn.Linear(8, 2).double()}, ("head.weight is torch.float64", "head.float()")),
     ({"head": nn.LazyLinear(2)}, ("head.weight has no shape yet",)),
     ({"head": nn.Linear(8, 2, device="meta")}, ("head.weight is on the device 'meta'",)),
+    ({"head": weight_norm(nn.Linear(8, 2))}, ("the head cannot be copied",)),
     ({"head": ruined(nn.Linear(8, 2))}, ("head.bias holds numbers that are not finite",)),
     ({"loss": "mse"}, ("loss= is a function of (outputs, targets)", "'mse'")),
     ({"loss": lambda *_: 0.5}, ("a tensor of one number", "got float")),
@@ -82,6 +91,7 @@ SETTINGS: list[tuple[dict[str, Any], tuple[str, ...]]] = [
     ({"callbacks": print}, ("callbacks= is a list of functions",)),
     ({"callbacks": ["print"]}, ("callbacks= is a list of functions", "print")),
     ({"checkpoint": 7}, ("a path is a text", "7")),
+    ({"checkpoint": "a\0b"}, ("a path is a text", r"'a\x00b'")),
     ({"classes": "ab"}, ("classes= is a list of names", "'ab'")),
     ({"classes": 2}, ("classes= is a list of names", "2")),
     ({"classes": []}, ("classes= is a list of names", "[]")),
@@ -103,10 +113,19 @@ def test_a_setting_that_cannot_be_is_named(
         learn(learner, **further)
 
 
-def weight_norm(layer: nn.Linear) -> nn.Linear:
-    """A weight that hooks make from others, torch's older way: torch cannot copy such a module."""
-    layer.register_buffer("made", (2 * layer.weight))
-    return layer
+class NoDataclass(SpaceMethod):
+    """A store could not say what it was set to."""
+
+    name = "none"
+
+    def learn(self, space: SharedSpace, task: Any) -> None: ...
+
+
+@dataclass(frozen=True)
+class Nameless(SpaceMethod):
+    """Nor which one it was."""
+
+    def learn(self, space: SharedSpace, task: Any) -> None: ...
 
 
 LEARNERS: list[tuple[dict[str, Any], tuple[str, ...]]] = [
@@ -115,6 +134,8 @@ LEARNERS: list[tuple[dict[str, Any], tuple[str, ...]]] = [
     ({"device": "meta"}, ("device 'meta' holds no numbers",)),
     ({"method": "cacl"}, ("a method is an object", "CACL()", "'cacl'")),
     ({"method": CACL}, ("a method is an object", "CACL()")),
+    ({"method": NoDataclass()}, ("of a dataclass with a name", "NoDataclass")),
+    ({"method": Nameless()}, ("of a dataclass with a name", "Nameless")),
     ({"seed": "0"}, ("seed is a whole number", "'0'")),
     ({"seed": 0.5}, ("seed is a whole number", "0.5")),
     ({"seed": None}, ("seed is a whole number", "None")),
@@ -192,6 +213,8 @@ LOADS: list[tuple[dict[str, Any], tuple[str, ...]]] = [
     ({"device": "gpu"}, ("device 'gpu' cannot be used",)),
     ({"features": "pooled"}, ("features=None", "features='pooled'")),
     ({"path": 7}, ("a path is a text", "7")),
+    ({"path": "a\0b"}, ("a path is a text", r"'a\x00b'")),
+    ({"path": "\ud800"}, ("a path is a text", r"'\ud800'")),
     ({"path": "/nowhere"}, ("/nowhere does not exist",)),
 ]
 
@@ -229,7 +252,7 @@ def test_saving_where_another_life_is_or_nothing_can_be_is_refused(
     with refused(another(), "holds another space", "'animals'", "'other'"):
         another().save(saved)
     (tmp_path / "file").write_text("mine")
-    for place in (tmp_path / "file", tmp_path / "file" / "life.nacre", None):
+    for place in (tmp_path / "file", tmp_path / "file" / "life.nacre", None, "a\0b"):
         with refused(learner):
             learner.save(place)  # type: ignore[arg-type]
     assert (tmp_path / "file").read_text() == "mine"

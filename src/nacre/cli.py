@@ -17,8 +17,8 @@ try:
 except ImportError:
     sys.exit("nacre: the command needs a few more packages: pip install 'nacre[bench]'")
 
-from nacre.errors import NacreError
-from nacre.experiments.protocols import Options, WrongUsage
+from nacre.errors import NacreError, WrongUsage
+from nacre.experiments.protocols import Options
 from nacre.methods import METHODS
 from nacre.training.processes import Processes
 
@@ -95,6 +95,7 @@ def run(
     *,
     method: MethodName = "cacl",
     sparsity: float | None = None,
+    share: float | None = None,
     options: Asked = Options(),  # noqa: B008 - frozen
     output: Kept = Output(),
 ) -> None:
@@ -108,12 +109,13 @@ def run(
         scenario: The stream of tasks.
         method: cacl, a relative of it (cacl-st: no sharing; cacl-fixed: in the memory of the first task), one dense
             network a task (single), or a rival; docs/methods.md says what each does.
-        sparsity: Weight of the penalty on singular values; more makes smaller tasks. The method's own by default.
+        sparsity: Weight of the penalty on singular values; more makes smaller tasks. The protocol's own by default.
+        share: What a task may take, of the bytes of a dense network for it: 0.125. The protocol's own by default.
     """
-    from nacre.experiments.protocols import plan
+    from nacre.experiments.protocols import Dials, plan
     from nacre.experiments.run import run as run_plan
 
-    chosen = plan(scenario, method, options, sparsity=sparsity)
+    chosen = plan(scenario, method, options, Dials(sparsity, share))
     folder = output.out or Path("runs") / f"{scenario}-{method}"
     result = run_plan(chosen, folder, resume=output.resume, track=options.track)
     if not Processes.current().main:
@@ -132,12 +134,13 @@ def compare(
     *,
     methods: tuple[MethodName, ...],
     sparsities: Annotated[tuple[float, ...], arg(aliases=["--sparsity"])] = (),
+    shares: Annotated[tuple[float, ...], arg(aliases=["--share"])] = (),
     jobs: int | None = None,
     ray: str | None = None,
     options: Asked = Options(),  # noqa: B008
     output: Kept = Output(),
 ) -> None:
-    """Compare methods: each with every sparsity and every seed, then a table of ACC, BWT and MB.
+    """Compare methods: each with every sparsity, every share and every seed, then a table of ACC, BWT and MB.
 
     Each result is kept as it comes. The same command again learns what is missing: after a failure, Ctrl-C or a crash.
     A cell that fails is reported, and the others go on; the exit status is then 1.
@@ -147,6 +150,7 @@ def compare(
         methods: cacl, its relatives cacl-st (no sharing) and cacl-fixed (in the memory of the first task), single
             (one dense network a task), and the rivals; docs/methods.md says what each does.
         sparsities: Weights of the penalty on singular values, for the methods that have it.
+        shares: What a task may take, of the bytes of a dense network for it, for the methods that have it.
         jobs: How many cells at a time: one for each accelerator by default, one where there are none.
         ray: Address of a Ray cluster that learns the cells ("auto", or HOST:PORT). Every node needs nacre and the data
             (--data at the same path); what was learnt comes back into the folder here.
@@ -154,7 +158,7 @@ def compare(
     from nacre.experiments.grid import Grid
     from nacre.experiments.grid import compare as compare_all
 
-    grid = Grid(scenario, methods, sparsities, options)
+    grid = Grid(scenario, methods, sparsities, options, shares)
     folder = output.out or Path("runs") / f"{scenario}-compare"
     result = compare_all(grid, folder, jobs=jobs, ray=ray, say=_say)
     if output.json:

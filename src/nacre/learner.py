@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import threading
 import time
 from collections import OrderedDict
@@ -136,10 +135,11 @@ class Learner:
         recipe, names = recipe if recipe is not None else Recipe(), class_names(classes)
         check_settings(recipe, loss, metric, callbacks)
         folder = as_path(checkpoint) if checkpoint is not None else None
+        own = copy_of(head, "head") if head is not None else None
         given = {"train": train} | {part: data for part, data in (("test", test), ("val", val)) if data is not None}
         with seeded(self.seed, name, "begin"):
             batches = {part: as_batches(data, recipe, self._processes) for part, data in given.items()}
-            head = choose_head(copy.deepcopy(head), batches, self.knowledge.probe, names, class_numbers=loss is None)
+            head = choose_head(own, batches, self.knowledge.probe, names, class_numbers=loss is None)
             task = Task(
                 name,
                 head,
@@ -208,7 +208,7 @@ class Learner:
             return network
 
     def _run(self, network: nn.Module, inputs: Tree, task: str | None) -> Tensor:
-        moved = map_leaves(lambda leaf: leaf.to(self.device), inputs)
+        moved = map_leaves(lambda leaf: leaf.to(self.device).contiguous(), inputs)  # another layout may give other bits
         taken = explained(f"the network of task {task!r} cannot take inputs", inputs)
         with taken, torch.no_grad(), torch.autocast(self.device.type, enabled=False):
             logits: Tensor = network(moved)

@@ -231,6 +231,16 @@ def test_the_singular_values_before_the_cut_are_those_that_the_cut_kept_and_more
     assert any(rank < before for rank, before in cut)
 
 
+def test_where_the_cut_is_the_papers_own_the_values_are_those_that_it_sorts(tmp_path: Path) -> None:
+    run(tiny(replace(CACL.text(), energy=ENERGY)), tmp_path / "run", progress=False)
+    seed = tmp_path / "run" / "seed-0"
+    spectra, life = read(seed / "spectra.json"), Learner.load(seed / "life.nacre")
+    for name, layers in spectra.items():
+        for layer, factors in life.knowledge.record(name).factors.items():  # type: ignore[attr-defined]
+            assert layers[layer][: factors.rank] == factors.s.tolist()
+            assert layers[layer] == sorted(layers[layer], reverse=True)
+
+
 def test_a_method_without_factors_has_no_singular_values(tmp_path: Path) -> None:
     result = run(tiny(Single()), tmp_path / "run", progress=False)
     assert not (tmp_path / "run" / "seed-0" / "spectra.json").exists()

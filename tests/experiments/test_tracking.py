@@ -36,11 +36,16 @@ def tiny() -> Plan:
     return Plan(scenario, CACL(), Recipe(epochs=EPOCHS, batch_size=20, precision="float32"))
 
 
+def curves_of(out: Path) -> dict[str, list[list[float]]]:
+    folder = str(out / "seed-0" / "tensorboard")
+    told = subprocess.run([sys.executable, "-c", READER, folder], capture_output=True, text=True, check=True)
+    curves: dict[str, list[list[float]]] = json.loads(told.stdout)
+    return curves
+
+
 def test_tensorboard_has_every_epoch_and_every_task(tmp_path: Path) -> None:
     result = run(tiny(), tmp_path / "run", progress=False, track="tensorboard")
-    folder = tmp_path / "run" / "seed-0" / "tensorboard"
-    told = subprocess.run([sys.executable, "-c", READER, str(folder)], capture_output=True, text=True, check=True)
-    curves = json.loads(told.stdout)
+    curves = curves_of(tmp_path / "run")
     epochs = [json.loads(line) for line in (tmp_path / "run/seed-0/epochs.jsonl").read_text().splitlines()]
     for tag, expected in {
         "loss": [epoch["loss"] for epoch in epochs],
@@ -56,6 +61,17 @@ def test_tensorboard_has_every_epoch_and_every_task(tmp_path: Path) -> None:
     assert curves[f"accuracy/{second}"] == [[4, pytest.approx(matrix[1][1])]]
     assert curves["ACC"][-1] == [4, pytest.approx(result["acc"])]
     assert curves["MB"][-1] == [4, pytest.approx(result["megabytes"])]
+
+
+def test_a_run_killed_before_it_measured_a_task_goes_on_at_the_same_step(tmp_path: Path) -> None:
+    """The store has both tasks, the accuracies only those after the first: no epoch is left to be learnt."""
+    out = tmp_path / "run"
+    result = run(tiny(), out, progress=False)
+    (out / "result.json").unlink()
+    (out / "seed-0" / "result.json").unlink()
+    (out / "seed-0" / "accuracy.json").write_text(json.dumps([result["accuracy_matrix"][0][:1]]))
+    run(tiny(), out, resume=True, progress=False, track="tensorboard")
+    assert curves_of(out)["ACC"] == [[2 * EPOCHS, pytest.approx(result["acc"])]]
 
 
 def test_a_run_without_a_tracker_has_no_curves(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -46,7 +47,8 @@ def test_the_first_residual_is_the_truncated_svd_of_the_backbones_own_weights(la
 
 def test_a_rank_given_replaces_the_papers_r() -> None:
     weight = torch.randn(6, 9)
-    for rank in (0, 1, 6):
+    ranks: list[Any] = [0, 1, 6, np.int64(3)]
+    for rank in ranks:
         assert_is_the_svd(Start().first_factors(weight, rank), weight.numpy(), rank)
     assert Start().first_factors(weight, 50).rank == 6, "there are no more singular values"
     assert Start("random").first_factors(weight, 50).rank == 6

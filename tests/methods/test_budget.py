@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nacre import CACL, Learner, NacreError, Recipe, SharedSpace, compress, hoyer, orthogonality
+from nacre import CACL, Learner, NacreError, Recipe, SharedSpace, Single, compress, hoyer, orthogonality
 from nacre.lowrank import factors
 from nacre.training import Epoch, Task, fit
 from nacre.training.batches import as_batches
@@ -104,6 +104,46 @@ def test_training_with_a_budget_is_two_fits_with_a_cut_between_and_one_schedule(
     by_hand = space.network("a").state_dict()
     for key, tensor in learner.network("a").state_dict().items():
         assert torch.equal(tensor, by_hand[key]), key
+
+
+def normed() -> nn.Module:
+    return module(0, nn.Linear(6, 16), nn.BatchNorm1d(16), nn.Tanh(), nn.Linear(16, 12, bias=False))
+
+
+# by hand: weights 16 * 6 + 12 * 16 = 288, bias and four norm tensors of 16 each 80, a head of 12 * 3 + 3 = 39
+DENSE, BESIDE = 288 + 80 + 39, 80 + 39 + 2  # beside the factors: those, and the rank of two layers
+
+
+@pytest.mark.parametrize("share", [BESIDE / DENSE, 0.4, 0.6, 1.0])
+def test_a_task_takes_at_most_its_share_of_a_dense_network_head_and_all(share: float) -> None:
+    learner = Learner(normed(), CACL(energy=0, share=share), device="cpu", progress=False)
+    for name in ("a", "b"):
+        learner.learn(name, problem(), recipe=recipe())
+        size = learner.knowledge.size(name)
+        assert size.numbers <= share * DENSE
+        assert size.numbers - size.factors == BESIDE
+        assert size.numbers > share * DENSE - 29 or share == 1.0  # no rank of either layer is left over
+    single = Learner(normed(), Single(), device="cpu", progress=False)
+    single.learn("a", problem(), recipe=recipe(1))
+    assert single.knowledge.size("a").numbers == DENSE
+
+
+def test_a_share_that_a_head_alone_exceeds_is_refused_before_training() -> None:
+    learner = Learner(normed(), CACL(share=0.25), device="cpu", progress=False)
+    with pytest.raises(NacreError, match=r"a share of 0\.25 of a dense network is 101 numbers, but .* alone are 121"):
+        learner.learn("a", problem(), recipe=recipe())
+    assert learner.tasks == ()
+
+
+@pytest.mark.parametrize("share", [0, 1.5, -0.1, "half", float("nan")])
+def test_a_share_that_is_none_is_refused(share: Any) -> None:
+    with pytest.raises(NacreError, match=r"^CACL\.share is a number above 0, at most 1, or None for no limit; got "):
+        CACL(share=share)
+
+
+def test_a_share_and_a_budget_at_once_are_refused() -> None:
+    with pytest.raises(NacreError, match="CACL takes share= or budget=, not both"):
+        CACL(share=0.5, budget=100)
 
 
 class Halt(Exception):

@@ -315,6 +315,13 @@ def test_a_head_of_ones_own_may_read_any_tensor() -> None:
     forward(lambda x: x[:, None], None, nn.Sequential(nn.Conv1d(1, 2, 3), nn.Flatten(), nn.Linear(8, 2)))
 
 
+def test_a_head_that_cannot_be_copied_is_refused_before_anything_is_learnt() -> None:
+    head = nn.Linear(6, 2)
+    head.register_buffer("made", 2 * head.weight)  # as hooks leave it that make a weight from others
+    with pytest.raises(NacreError, match="the head cannot be copied"):
+        SharedSpace(Body(bare)).expand(head)
+
+
 def test_a_function_that_cannot_be_written_down_is_refused_before_anything_is_learnt() -> None:
     with pytest.raises(NacreError, match=r"cannot be written into a plain network .* give an nn.Module instead"):
         SharedSpace(Body(bare), features=lambda x: x if x.sum() > 0 else -x)

@@ -274,6 +274,20 @@ def test_an_empty_folder_becomes_a_store_and_missing_parents_are_made(tmp_path: 
         assert_same(SharedSpace.load(folder), space)
 
 
+@pytest.mark.parametrize("there", [True, False])
+def test_a_link_to_an_empty_place_becomes_a_store_where_it_leads(there: bool, tmp_path: Path) -> None:
+    """As somebody makes whose home is small and whose other disk is large."""
+    disk = tmp_path / "disk" / "life"
+    if there:
+        disk.mkdir(parents=True)
+    (tmp_path / "link").symlink_to(disk)
+    for tasks in (["animals"], ["animals", "birds"]):
+        taught(*tasks).save(tmp_path / "link")
+        assert (tmp_path / "link").is_symlink()
+        assert SharedSpace.load(disk).tasks == tuple(tasks)
+    assert [path.name for path in disk.parent.iterdir()] == ["life"]
+
+
 def test_a_space_without_tasks_is_saved_and_goes_on(tmp_path: Path) -> None:
     new_space().save(tmp_path / "s")
     loaded = SharedSpace.load(tmp_path / "s")
@@ -466,6 +480,17 @@ def test_a_version_that_never_was_is_damage(version: Any, tmp_path: Path) -> Non
     change_index(tmp_path, lambda index: index.update(version=version))
     with pytest.raises(NacreError, match=r"space\.json is damaged"):
         SharedSpace.load(tmp_path)
+
+
+@pytest.mark.parametrize("facts", ["missing", None, [], 7, "text"])
+def test_facts_that_are_no_object_are_damage(facts: Any, tmp_path: Path) -> None:
+    taught("animals").save(tmp_path)
+    change_index(tmp_path, lambda index: index.pop("facts") if facts == "missing" else index.update(facts=facts))
+    for load in (SharedSpace.load, nacre.Learner.load):
+        with pytest.raises(NacreError, match=r"space\.json is damaged"):
+            load(tmp_path)
+    (problem,) = verify(tmp_path)
+    assert "space.json is damaged" in problem
 
 
 def test_what_is_no_store_is_said_to_be_none(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 from torch.utils.data import (
+    BatchSampler,
     DataLoader,
     Dataset,
     IterableDataset,
@@ -249,6 +250,23 @@ def test_so_is_the_generator_of_its_sampler() -> None:
     whole, resumed = (as_batches(loader, Recipe(), ONE) for loader in loaders)
     epoch_of(whole, 0, 0)
     assert epoch_of(whole, 0, 1) == epoch_of(resumed, 0, 1)
+
+
+def test_so_is_the_generator_of_a_sampler_within_its_batch_sampler() -> None:
+    loaders = [
+        DataLoader(data, batch_sampler=BatchSampler(RandomSampler(data, generator=torch.Generator()), 4, False))
+        for data in (Numbers(12), Numbers(12))
+    ]
+    whole, resumed = (as_batches(loader, Recipe(), ONE) for loader in loaders)
+    epoch_of(whole, 0, 0)
+    assert epoch_of(whole, 0, 1) == epoch_of(resumed, 0, 1)
+
+
+def test_all_of_a_loader_is_gone_through_in_one_order_every_time() -> None:
+    loader = DataLoader(Numbers(40), batch_size=4, shuffle=True, generator=torch.Generator().manual_seed(7))
+    batches = as_batches(loader, Recipe(), ONE)
+    first, second = ([inputs[:, 0].tolist() for inputs, _ in batches.in_order()] for _ in range(2))
+    assert first == second
 
 
 def test_a_loaders_own_batches_are_kept() -> None:

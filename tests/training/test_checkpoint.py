@@ -188,6 +188,27 @@ def test_early_stopping_is_resumed_with_its_best_epoch(tmp_path: Path) -> None:
     assert all(torch.equal(one[name], two[name]) for name in one)
 
 
+def test_validation_that_draws_at_random_draws_the_same_after_an_interrupt(tmp_path: Path) -> None:
+    """A loader of augmented images, shuffled: what random_split of an augmented data set gives."""
+
+    def learn(*callbacks: Any) -> list[float | None]:
+        loader = DataLoader(Noisy(*problem(1)), batch_size=16, shuffle=True)
+        further: dict[str, Any] = {"val": loader, "metric": score, "checkpoint": tmp_path / str(len(callbacks))}
+        result = learner().learn("t", problem(), recipe=Recipe(epochs=4, batch_size=12), callbacks=callbacks, **further)
+        return [epoch.val for epoch in result.history]
+
+    def interrupt(epoch: Epoch, _: nn.Module) -> None:
+        if epoch.epoch == 3 and not interrupted_before:
+            interrupted_before.append(True)
+            raise KeyboardInterrupt
+
+    interrupted_before: list[bool] = []
+    with pytest.raises(KeyboardInterrupt):
+        learn(interrupt)
+    assert learn(interrupt) == learn()
+    assert interrupted_before
+
+
 def test_learning_again_in_the_same_process_goes_on_too(tmp_path: Path) -> None:
     def interrupt(epoch: Epoch, _: nn.Module) -> None:
         if epoch.epoch == 3:

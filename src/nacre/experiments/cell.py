@@ -1,4 +1,4 @@
-"""A cell of a grid: one method at one sparsity with one seed. Run as a script, the process that learns it."""
+"""A cell of a grid: one method with its dials set and one seed. Run as a script, the process that learns it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from nacre.errors import NacreError
 from nacre.experiments.environment import describe_session, record_session
 from nacre.experiments.folder import RUN, claim
 from nacre.experiments.plan import Json, Plan
-from nacre.experiments.protocols import Options, plan
+from nacre.experiments.protocols import Dials, Options, plan
 from nacre.experiments.run import run_seed, seed_folder
 from nacre.scenarios import Choices
 
@@ -26,20 +26,22 @@ class Cell:
 
     scenario: str
     method: str
-    sparsity: float | None
+    dials: Dials
     seed: int
     options: Options
 
     @property
     def name(self) -> str:
         """The name of its run's folder, which the seeds share."""
-        return self.method if self.sparsity is None else f"{self.method}-{self.sparsity:g}"
+        sparsity, share = self.dials.sparsity, self.dials.share
+        parts = (f"-{sparsity:g}" if sparsity is not None else "", f"-share-{share:g}" if share is not None else "")
+        return self.method + "".join(parts)
 
     def __str__(self) -> str:
         return f"{self.name}, seed {self.seed}"
 
     def plan(self) -> Plan:
-        return plan(self.scenario, self.method, self.options, sparsity=self.sparsity)
+        return plan(self.scenario, self.method, self.options, self.dials)
 
     def to_json(self) -> Json:
         return {**asdict(self), "options": options_to_json(self.options)}
@@ -49,7 +51,7 @@ class Cell:
         choices = dict(data["options"]["choices"])
         choices["data"] = Path(choices["data"]) if choices["data"] is not None else None
         options = {**data["options"], "seeds": tuple(data["options"]["seeds"]), "choices": Choices(**choices)}
-        return Cell(**{**data, "options": Options(**options)})
+        return Cell(**{**data, "options": Options(**options), "dials": Dials(**data["dials"])})
 
 
 def options_to_json(options: Options) -> Json:

@@ -1,19 +1,19 @@
-"""A grid: methods, sparsities and seeds on one scenario, in a folder where only what is missing is learnt again."""
+"""A grid: methods, their dials and seeds on one scenario, in a folder where only what is missing is learnt again."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from nacre.errors import NacreError
+from nacre.errors import NacreError, WrongUsage
 from nacre.experiments.cell import Cell, options_to_json
 from nacre.experiments.cluster import import_ray, on_cluster
 from nacre.experiments.folder import GRID, RESULT, RUN, claim, locked, read_json
 from nacre.experiments.local import default_jobs, in_processes
 from nacre.experiments.metrics import summarise
 from nacre.experiments.plan import Json, Plan
-from nacre.experiments.protocols import Options, WrongUsage, has_sparsity, recipe_and_method, stream
+from nacre.experiments.protocols import Dials, Options, has_dial, recipe_and_method, stream
 from nacre.experiments.run import finish, seed_folder
 from nacre.experiments.tracking import check_tracker
 from nacre.space.store import replace_file
@@ -30,24 +30,27 @@ class Grid:
     methods: tuple[str, ...]
     sparsities: tuple[float, ...] = ()
     options: Options = field(default_factory=Options)
+    shares: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
-        for name, values in (("methods", self.methods), ("sparsities", self.sparsities)):
+        for name, values in (("methods", self.methods), ("sparsities", self.sparsities), ("shares", self.shares)):
             if len(set(values)) != len(values):
                 raise WrongUsage(f"--{name} takes different ones; got {' '.join(map(str, values))}")
         if not self.methods:
             raise WrongUsage("--methods takes at least one method")
-        if self.sparsities and not any(map(has_sparsity, self.methods)):
-            raise WrongUsage(f"none of the methods {', '.join(self.methods)} has a sparsity")
+        for name, values in (("sparsity", self.sparsities), ("share", self.shares)):
+            if values and not any(has_dial(method, name) for method in self.methods):
+                raise WrongUsage(f"none of the methods {', '.join(self.methods)} has a {name}")
         for cell in self.cells():
-            recipe_and_method(cell.scenario, cell.method, cell.options, cell.sparsity)
+            recipe_and_method(cell.scenario, cell.method, cell.options, cell.dials)
 
     def cells(self) -> list[Cell]:
-        """Every method with every sparsity (a method that has none once) and every seed."""
+        """Every method with every sparsity and share (a method that has none once) and every seed."""
         return [
-            Cell(self.scenario, method, sparsity, seed, self.options)
+            Cell(self.scenario, method, Dials(sparsity, share), seed, self.options)
             for method in self.methods
-            for sparsity in (self.sparsities if self.sparsities and has_sparsity(method) else (None,))
+            for sparsity in (self.sparsities if self.sparsities and has_dial(method, "sparsity") else (None,))
+            for share in (self.shares if self.shares and has_dial(method, "share") else (None,))
             for seed in self.options.seeds
         ]
 
@@ -55,7 +58,7 @@ class Grid:
         """The plan of every run, by the name of its folder."""
         tasks, plans = stream(self.scenario, self.options), {}
         for cell in self.cells():
-            recipe, method = recipe_and_method(cell.scenario, cell.method, cell.options, cell.sparsity)
+            recipe, method = recipe_and_method(cell.scenario, cell.method, cell.options, cell.dials)
             plans[cell.name] = Plan(tasks, method, recipe, self.options.seeds, self.options.protocol)
         return plans
 
@@ -67,6 +70,7 @@ class Grid:
             "scenario": self.scenario,
             "methods": list(self.methods),
             "sparsities": list(self.sparsities),
+            "shares": list(self.shares),
             **options,
         }
 
@@ -134,5 +138,5 @@ def _summary(cells: Sequence[Cell], out: Path) -> Json | None:
     found = {cell.seed: result for cell in cells if (result := _result_of(cell, out)) is not None}
     if not found:
         return None
-    about = {"cell": cells[0].name, "method": cells[0].method, "sparsity": cells[0].sparsity, "seeds": list(found)}
+    about = {"cell": cells[0].name, "method": cells[0].method, **asdict(cells[0].dials), "seeds": list(found)}
     return {**about, **summarise(list(found.values()))}

@@ -25,7 +25,7 @@ class Plan:
     def to_json(self) -> Json:
         return {
             "scenario": self.scenario.name,
-            "facts": dict(self.scenario.facts),
+            "facts": self._facts(),
             "network": self.scenario.facts.get("network"),
             "protocol": self.protocol,
             "tasks": [task.name for task in self.scenario.tasks],
@@ -33,6 +33,13 @@ class Plan:
             "recipe": {name: _named(value) for name, value in asdict(self.recipe).items()},
             "seeds": list(self.seeds),
         }
+
+    def _facts(self) -> Json:
+        """Those of the scenario; where a seed draws which classes make a task, the classes under each seed as well."""
+        if self.scenario.draw is None:
+            return dict(self.scenario.facts)
+        drawn = {f"seed {seed}": self.scenario.ordered(seed).facts["classes"] for seed in self.seeds}
+        return {**self.scenario.facts, "classes": drawn}
 
 
 def _named(value: Any) -> Any:

@@ -72,7 +72,7 @@ def run_seed(plan: Plan, seed: int, folder: Path, *, progress: bool = True, trac
         learner = _learner(plan, seed, folder, progress=progress)
         names = [task.name for task in scenario.tasks]
         config = {**plan.to_json(), "seed": seed}
-        with tracking(track if processes.main else None, folder, config, names) as tracked:
+        with tracking(track if processes.main else None, folder, config, names, plan.recipe.epochs) as tracked:
             matrix = _learn(plan, scenario, learner, folder, processes, tracked)
 
         def conclude() -> Json:
@@ -107,7 +107,8 @@ def _learn_task(
     plan: Plan, scenario: Scenario, task: ScenarioTask, learner: Learner, folder: Path, tracked: Tracked | None
 ) -> None:
     main = Processes.current().main
-    logs: list[Callback] = [EpochLog(folder / EPOCHS), Spectra(folder / SPECTRA)] if main else []
+    spectra = Spectra(folder / SPECTRA, exact=getattr(plan.method, "exact", True))
+    logs: list[Callback] = [EpochLog(folder / EPOCHS), spectra] if main else []
     learner.learn(
         task.name,
         task.train,

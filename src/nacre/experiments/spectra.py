@@ -12,13 +12,16 @@ from nacre.training import Epoch
 
 
 class Spectra:
-    """A callback of `learn`; of a task learnt in several phases the last one's values stay."""
+    """A callback of `learn`; of a task learnt in several phases the last one's values stay.
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    exact: whether the method's cut makes the factors an exact SVD first; if not, s is what it looks at.
+    """
+
+    def __init__(self, path: Path, *, exact: bool = True) -> None:
+        self._path, self._exact = path, exact
 
     def __call__(self, epoch: Epoch, network: nn.Module) -> None:
         if epoch.epoch < epoch.epochs:
             return
-        if layers := {name: prepare(layer).s.tolist() for name, layer in factors(network).items()}:
+        if layers := {name: prepare(layer, exact=self._exact).s.tolist() for name, layer in factors(network).items()}:
             write_json(self._path, {**(read_json(self._path) or {}), epoch.task: layers})

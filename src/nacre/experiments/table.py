@@ -32,7 +32,7 @@ def print_run(result: dict[str, Any]) -> None:
 
 
 def print_grid(result: dict[str, Any]) -> None:
-    """The result of `compare` on standard output: a row for every method and sparsity."""
+    """The result of `compare` on standard output: a row for every method with its dials."""
     console, cells, wanted = _console(), result["cells"], len(result["seeds"])
     columns = [
         _Column("seeds", [f"{len(cell['seeds'])} of {wanted}" for cell in cells]),

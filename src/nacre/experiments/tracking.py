@@ -31,30 +31,27 @@ class Tracked:
     """What one seed of a run tells its tracker. A step is an epoch, counted on over the tasks."""
 
     def __init__(self, tracker: Any, tasks: Sequence[str], epochs: int) -> None:
-        """epochs: those of a task, all its phases together."""
-        self._tracker = tracker
-        self._tasks, self._epochs = list(tasks), epochs
-        self._step = 0
+        """epochs: of each task."""
+        self._tracker, self._tasks, self._epochs = tracker, list(tasks), epochs
 
     def epoch(self, epoch: Epoch, _: object) -> None:
         """A callback of `learn`."""
-        self._step = self._tasks.index(epoch.task) * self._epochs + epoch.epoch
-        values = {"loss": epoch.loss, "accuracy in training": epoch.accuracy, **epoch.measures}
-        self._log(values)
+        step = self._tasks.index(epoch.task) * self._epochs + epoch.epoch
+        self._log({"loss": epoch.loss, "accuracy in training": epoch.accuracy, **epoch.measures}, step)
 
     def task(self, accuracies: Sequence[float], megabytes: float) -> None:
         """After a task was learnt: the accuracies of all tasks so far, their mean, the size."""
-        self._step = max(self._step, 1)
         values = {f"accuracy/{task}": accuracy for task, accuracy in zip(self._tasks, accuracies, strict=False)}
-        self._log({**values, "ACC": sum(accuracies) / len(accuracies), "MB": megabytes})
+        step = len(accuracies) * self._epochs
+        self._log({**values, "ACC": sum(accuracies) / len(accuracies), "MB": megabytes}, step)
 
-    def _log(self, values: Mapping[str, float | None]) -> None:
-        self._tracker.log({name: float(value) for name, value in values.items() if value is not None}, step=self._step)
+    def _log(self, values: Mapping[str, float | None], step: int) -> None:
+        self._tracker.log({name: float(value) for name, value in values.items() if value is not None}, step=step)
 
 
 @contextlib.contextmanager
 def tracking(
-    name: str | None, folder: Path, config: Mapping[str, Any], tasks: Sequence[str]
+    name: str | None, folder: Path, config: Mapping[str, Any], tasks: Sequence[str], epochs: int
 ) -> Iterator[Tracked | None]:
     """A tracker for one seed, whose folder gives the tracker's run its name; none where none is wanted."""
     if name is None:
@@ -65,7 +62,7 @@ def tracking(
     tracker.start()
     try:
         tracker.store_init_configuration({key: _plain(value) for key, value in flat(dict(config)).items()})
-        yield Tracked(tracker, tasks, config["recipe"]["epochs"])
+        yield Tracked(tracker, tasks, epochs)
     finally:
         tracker.finish()
 

@@ -13,9 +13,10 @@ from nacre.lowrank.residual import (
     residuals,
 )
 from nacre.lowrank.start import Start
-from nacre.lowrank.truncation import compress, prepare, rank_at_energy
+from nacre.lowrank.truncation import BYTES_A_NUMBER, compress, prepare, rank_at_energy
 
 __all__ = [
+    "BYTES_A_NUMBER",
     "Factors",
     "Layer",
     "Predicate",

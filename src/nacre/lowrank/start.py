@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from numbers import Real
+from numbers import Integral, Real
 from typing import Literal
 
 import torch
@@ -51,7 +51,7 @@ class Start:
 
 
 def _rank(out: int, rest: int, rank: int | None) -> int:
-    if rank is not None and (not isinstance(rank, int) or rank < 0):
+    if rank is not None and (not isinstance(rank, Integral) or rank < 0):
         raise NacreError(f"rank must be a whole number, 0 or more; got {rank!r}")
     return full_rank(out, rest) if rank is None else min(rank, out, rest)
 

@@ -110,7 +110,7 @@ def ranks_in_budget(layers: Mapping[str, Factors], budget: int) -> dict[str, int
     A layer's values fall while their price is constant, so taking them by energy per byte is optimal but for the
     last one: the energy lost exceeds the smallest possible by less than that of one rank.
     """
-    if not isinstance(budget, Real) or budget < 0:
+    if not isinstance(budget, Real) or not float(budget) >= 0:  # NaN neither
         raise NacreError(f"budget is a number of bytes, 0 or more; got {budget}")
     prices = {name: BYTES_A_NUMBER * factor_cost(*layer.shape) for name, layer in layers.items()}
     offers = [

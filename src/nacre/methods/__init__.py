@@ -1,7 +1,7 @@
 """Methods of continual learning, one short file each."""
 
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 from nacre.errors import NacreError
@@ -62,9 +62,12 @@ def method_from_json(data: Mapping[str, Any]) -> Any:
 def checked_method(method: Any) -> Any:
     """The method, refused if it is none; a user's own needs no base class."""
     parts = ("begin", "learn", "load")
-    if isinstance(method, type) or not all(callable(getattr(method, part, None)) for part in parts):
+    can = not isinstance(method, type) and all(callable(getattr(method, part, None)) for part in parts)
+    if not (can and is_dataclass(method) and isinstance(getattr(method, "name", None), str)):  # a store says both
         known = ", ".join(f"{kind.__name__}()" for kind in METHODS.values())
-        raise NacreError(f"a method is an object with {', '.join(parts)}, such as {known}; got {method!r:.80}")
+        raise NacreError(
+            f"a method is an object of a dataclass with a name, {', '.join(parts)}, such as {known}; got {method!r:.80}"
+        )
     return method
 
 

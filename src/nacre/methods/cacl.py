@@ -35,8 +35,9 @@ class CACL(SpaceMethod):
     """Each task adds a low-rank residual to the frozen sum of the earlier ones.
 
     sparsity, orthogonality: weights of the two penalties; energy: the share of s^2 that compression gives up.
-    budget: bytes that a task's factors may take. They are cut to it after `halfway` of the epochs, the rest of the
-    epochs train what was kept. singular_rate: what the learning rate is multiplied by for s.
+    share: what a task may take, head and all, of the bytes of a dense network for it; budget: bytes that its factors
+    alone may take. Either way they are cut after `halfway` of the epochs, and the rest of the epochs train what was
+    kept. singular_rate: what the learning rate is multiplied by for s.
     The rest is what the presets differ in: how factors start, whether the orthogonality norm is squared and the
     factors are made an exact SVD before the cut, which factors are penalised, how many columns a task gets.
 
@@ -48,6 +49,7 @@ class CACL(SpaceMethod):
     orthogonality: float = 1.0
     energy: float = 1e-5
     start: Start = field(default_factory=Start)
+    share: float | None = None
     budget: int | None = None
     halfway: float = 0.5
     singular_rate: float = 1.0
@@ -61,11 +63,11 @@ class CACL(SpaceMethod):
 
     def learn(self, space: SharedSpace, task: Task) -> None:
         network = self.expand(space, task)  # Section 3.4
-        penalty = self.penalty_on(network, space, task)
+        penalty, budget = self.penalty_on(network, space, task), self.budget_of(space, task)
         for phase, epochs in self.phases(task.recipe).items():
             self.train(network, task, penalty, phase, epochs)  # Section 3.5
-            if self.budget is not None:
-                compress(network, budget=self.budget, exact=self.exact)
+            if budget is not None:
+                compress(network, budget=budget, exact=self.exact)
         compress(network, energy=self.energy, exact=self.exact)  # Section 3.6
         space.append(task.name, network, classes=task.classes)  # U<=t, S<=t, V<=t
 
@@ -76,9 +78,14 @@ class CACL(SpaceMethod):
         """How many columns the next task gets in every layer; None for the paper's r."""
         return freed_columns(space) if self.columns == "freed" else None
 
+    def budget_of(self, space: SharedSpace, task: Task) -> int | None:
+        """Bytes that the task's factors may take."""
+        return self.budget if self.share is None else space.budget(task.head, self.share)
+
     def phases(self, recipe: Recipe) -> dict[str, range]:
         """The epochs before the factors are cut to the budget, and those in which what was kept learns on."""
-        cut = round(self.halfway * recipe.epochs) if self.budget is not None else 0
+        limited = self.budget is not None or self.share is not None
+        cut = round(self.halfway * recipe.epochs) if limited else 0
         if not 0 < cut < recipe.epochs:
             return {"train": range(recipe.epochs)}
         return {"train": range(cut), "refine": range(cut, recipe.epochs)}
@@ -117,6 +124,10 @@ class CACL(SpaceMethod):
             value = getattr(self, name)
             if not isinstance(value, Real) or not (math.isfinite(value) and 0 <= float(value) <= most):
                 raise NacreError(f"{kind}.{name} is a number from 0{' to 1' if most == 1 else ''}; got {value!r}")
+        if self.share is not None and not (isinstance(self.share, Real) and 0 < self.share <= 1):
+            raise NacreError(f"{kind}.share is a number above 0, at most 1, or None for no limit; got {self.share!r}")
+        if self.share is not None and self.budget is not None:
+            raise NacreError(f"{kind} takes share= or budget=, not both")
         if self.budget is not None and (type(self.budget) is not int or self.budget < 0):
             raise NacreError(f"{kind}.budget is a number of bytes, or None for no limit; got {self.budget!r}")
         if self.penalised not in ("new", "all"):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from nacre.errors import NacreError
+from nacre.errors import NacreError, WrongUsage
 from nacre.scenarios.choices import Choices
 from nacre.scenarios.scenario import Examples, Scenario, ScenarioTask
 from nacre.scenarios.splitting import check_order, choose_network, consecutive, facts_of, hold_out, of_classes
@@ -19,7 +19,7 @@ def digits(choices: Choices | None = None) -> Scenario:
     choices = choices or Choices()
     check_order("digits", choices, "consecutive", "random")
     if choices.data is not None:
-        raise NacreError("the digits come with scikit-learn: they take no --data")
+        raise WrongUsage("the digits come with scikit-learn: they take no --data")
     images, labels = _read()
     network = choose_network(choices, 1, images.shape[-1])
     images = network.enlarge(images)

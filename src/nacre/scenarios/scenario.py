@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from nacre.errors import NacreError
+from nacre.errors import NacreError, WrongUsage
 from nacre.trees import Tree
 
 Examples = tuple[Tensor, Tensor]  # inputs, class numbers from 0
@@ -91,7 +91,7 @@ class Scenario:
     def first(self, count: int | None) -> Scenario:
         """The first `count` tasks."""
         if count is not None and not 1 <= count <= len(self.tasks):
-            raise NacreError(f"{self.name} has {len(self.tasks)} tasks; got --tasks {count}")
+            raise WrongUsage(f"{self.name} has {len(self.tasks)} tasks; got --tasks {count}")
         return self._of(self.tasks[:count])
 
     def ordered(self, seed: int) -> Scenario:

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nacre.errors import NacreError
+from nacre.errors import WrongUsage
 from nacre.networks import NETWORKS
 from nacre.scenarios.choices import Choices, ClassOrder
 from nacre.scenarios.scenario import Scenario, ScenarioTask
@@ -113,7 +113,7 @@ def choose_network(choices: Choices, channels: int, side: int) -> Chosen:
 def check_order(name: str, choices: Choices, *orders: ClassOrder) -> None:
     """Refuses a class order that a scenario does not have."""
     if choices.class_order not in orders:
-        raise NacreError(f"{name} has no class order {choices.class_order}; it has {' and '.join(orders)}")
+        raise WrongUsage(f"{name} has no class order {choices.class_order}; it has {' and '.join(orders)}")
 
 
 def facts_of(choices: Choices, network: Chosen, augment: str | None, data: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from nacre.errors import NacreError
+from nacre.lowrank import BYTES_A_NUMBER
 from nacre.space import rewritten, store
 from nacre.space.container import decode
 from nacre.space.saving import PARTS
-from nacre.space.size import BYTES_A_NUMBER, Size
+from nacre.space.size import Size
 
 
 def is_saved(folder: Path) -> bool:

@@ -139,7 +139,7 @@ class Layout:
             owner = known.get(id(tensor))
             if name in ties and owner != ties[name]:
                 raise NacreError(f"this backbone does not fit the space: {name} should be tied to {ties[name]}")
-            if owner is None and name.rpartition(".")[2] != COUNTER:
+            if owner is None and not _is_counter(name):
                 raise NacreError(f"this backbone does not fit the space, which has no {name}")
 
 
@@ -161,6 +161,11 @@ def tensors(module: nn.Module) -> dict[str, Tensor]:
     return named | {name: tensor for name, tensor, persistent in _buffers(module) if persistent}
 
 
+def stored_tensors(module: nn.Module) -> dict[str, Tensor]:
+    """Those that are needed at inference: all but the counters."""
+    return {name: tensor for name, tensor in tensors(module).items() if not _is_counter(name)}
+
+
 def install(module: nn.Module, values: Mapping[str, Tensor]) -> None:
     """Gives a module new tensors by name; what was tied stays tied. The module keeps the tensors themselves."""
     present = tensors(module)
@@ -177,7 +182,11 @@ def install(module: nn.Module, values: Mapping[str, Tensor]) -> None:
 
 def counters(module: nn.Module) -> dict[str, Tensor]:
     """The batch counters of norm layers, at zero."""
-    return {name: torch.zeros((), dtype=torch.long) for name in tensors(module) if name.split(".")[-1] == COUNTER}
+    return {name: torch.zeros((), dtype=torch.long) for name in tensors(module) if _is_counter(name)}
+
+
+def _is_counter(name: str) -> bool:
+    return name.rpartition(".")[2] == COUNTER
 
 
 def _tensor_names(module: nn.Module) -> list[tuple[str, str]]:
@@ -205,9 +214,9 @@ def check_backbone(backbone: Any) -> None:
     check_tensors(backbone)
 
 
-def copy_of(backbone: nn.Module) -> nn.Module:
-    with explained("the backbone cannot be copied: this", backbone):
-        return copy.deepcopy(backbone)
+def copy_of(module: nn.Module, what: str = "backbone") -> nn.Module:
+    with explained(f"the {what} cannot be copied: this", module):
+        return copy.deepcopy(module)
 
 
 def check_tensors(module: nn.Module, what: str = "backbone") -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -47,9 +48,12 @@ def class_names(given: Any) -> tuple[str, ...] | None:
 
 def as_path(given: Any) -> Path:
     try:
-        return Path(given)
-    except TypeError as error:
-        raise NacreError(f"a path is a text or a pathlib.Path; got {given!r:.80}") from error
+        path = Path(given)
+        if b"\0" in os.fsencode(path):
+            raise ValueError("no file has a NUL character in its name")
+    except (TypeError, ValueError) as error:
+        raise NacreError(f"a path is a text or a pathlib.Path that a file can have; got {given!r:.80}") from error
+    return path
 
 
 def existing(tasks: Sequence[str]) -> str:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from nacre.errors import NacreError
 from nacre.lowrank import Factors, factors, load_factors
-from nacre.space.layout import check_tensors
+from nacre.space.layout import check_tensors, copy_of
 from nacre.space.plain import Features, Inputs, check_inputs, describe_inputs, pick
 from nacre.trees import Tree, apply, shapes
 
@@ -76,6 +76,7 @@ def check_head(head: Any) -> None:
     if not isinstance(head, nn.Module):
         raise NacreError(f"a head is a torch module that turns features into outputs; got {head!r:.80}")
     check_tensors(head, "head")
+    copy_of(head, "head")  # what was learnt is kept in a copy: to find out afterwards that there is none is too late
 
 
 def check_features(features: Any, head: nn.Module | None, inputs: Tree) -> Tensor:

@@ -15,7 +15,7 @@ from nacre.errors import NacreError
 from nacre.lowrank import Factors
 from nacre.space.container import decode, encode
 from nacre.space.description import build, describe
-from nacre.space.layout import Layout, counters, install, kind_of, tensors
+from nacre.space.layout import Layout, counters, install, kind_of, stored_tensors
 from nacre.space.plain import Inputs, check_inputs
 
 _LATER: dict[str, Any] = {"encodings": {}, "preprocessing": None}  # what version 1 has room for and does not use
@@ -42,7 +42,7 @@ class TaskRecord:
         """How many numbers each part holds."""
         parts = {
             "factors": [part for layer in self.factors.values() for part in (layer.U, layer.s, layer.V)],
-            "head": list(_stored_head(self.head).values()),
+            "head": list(stored_tensors(self.head).values()),
             "private": list(self.private.values()),
             "frozen": list(self.frozen.values()),
             "extra": list(self.extra.values()),
@@ -54,7 +54,7 @@ class TaskRecord:
 
     def parts(self, name: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """The tensors and the facts that make the record again."""
-        named = {f"head/{key}": tensor for key, tensor in _stored_head(self.head).items()}
+        named = {f"head/{key}": tensor for key, tensor in stored_tensors(self.head).items()}
         for group in ("private", "frozen", "extra"):
             named |= {f"{group}/{key}": tensor for key, tensor in getattr(self, group).items()}
         for layer, factors in self.factors.items():
@@ -150,10 +150,6 @@ def _check_backbone_tensors(record: TaskRecord, layout: Layout) -> None:
         raise ValueError(f"it freezes {sorted(record.frozen)}, the network has {sorted(shared)}")
 
 
-def _stored_head(head: nn.Module) -> dict[str, Tensor]:
-    return {name: tensor for name, tensor in tensors(head).items() if name not in counters(head)}
-
-
 def _build_head(described: Any) -> nn.Module:
     try:
         return build(described)
@@ -167,7 +163,7 @@ def _read_head(described: Any, named: dict[str, Tensor], given: nn.Module | None
             f"the head of task {task!r} is a module of your own: load the space with heads={{{task!r}: that module}}"
         )
     head = _build_head(described) if described is not None else copy.deepcopy(cast(nn.Module, given))
-    expected = _stored_head(head)
+    expected = stored_tensors(head)
     kinds = {name: kind_of(tensor) for name, tensor in expected.items()}
     stored = {name: kind_of(tensor) for name, tensor in named.items()}
     if kinds != stored:

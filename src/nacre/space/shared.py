@@ -21,7 +21,7 @@ from nacre.space.naming import as_path, check_known, check_new, class_names
 from nacre.space.network import Network, Origin, check_head, find_network
 from nacre.space.plain import Features, check_choice, compose
 from nacre.space.record import TaskRecord
-from nacre.space.size import Size
+from nacre.space.size import Size, budget_in_share
 from nacre.space.sums import Sums
 from nacre.space.template import Ranks, Template
 from nacre.trees import Tree
@@ -127,6 +127,10 @@ class SharedSpace:
             base=self._base_numbers() if task is None else 0,
             disk=saving.bytes_on_disk(self.folder, chosen if task is not None else None),
         )
+
+    def budget(self, head: nn.Module, share: float) -> int:
+        """Bytes that factors may take so that a task with this head takes at most a share of a dense network."""
+        return budget_in_share(self._layout, head, share)
 
     def _base_numbers(self) -> int:
         weights = self._template.weights().values() if self.base == "backbone" else ()

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, fields
 
-BYTES_A_NUMBER = 4
+from torch import nn
+
+from nacre.errors import NacreError
+from nacre.lowrank import BYTES_A_NUMBER
+from nacre.space.layout import Kinds, Layout, kind_of, stored_tensors
 
 
 @dataclass(frozen=True)
@@ -54,3 +59,20 @@ class Size:
 
 
 _NO_NUMBERS = ("mask_bits", "learning", "images", "image_bytes", "disk")
+
+
+def budget_in_share(layout: Layout, head: nn.Module, share: float) -> int:
+    """Bytes that a task's factors may take so that all it adds is at most a share of a dense network with this head."""
+    own = _count({name: kind_of(tensor) for name, tensor in stored_tensors(head).items()}) + _count(layout.private)
+    dense = own + _count(layout.weights | layout.frozen | layout.constant)
+    allowed, beside = int(share * dense), own + len(layout.layers)  # an identifier is a number for each layer
+    if allowed < beside:
+        raise NacreError(
+            f"a share of {share:g} of a dense network is {allowed:,} numbers, but a task's head, norm tensors, biases "
+            f"and identifier alone are {beside:,}: allow a larger share"
+        )
+    return BYTES_A_NUMBER * (allowed - beside)
+
+
+def _count(kinds: Kinds) -> int:
+    return sum(math.prod(shape) for _, shape in kinds.values())

@@ -82,6 +82,8 @@ def _check_index(index: Index) -> None:
             raise ValueError(f"it names the file {entry['file']!r}, which no store of nacre's contains")
         if type(entry["bytes"]) is not int or not isinstance(entry["sha256"], str):
             raise ValueError(f"{entry['file']} has the size {entry['bytes']!r} and the hash {entry['sha256']!r}")
+    if not isinstance(index["facts"], dict):
+        raise ValueError(f"its facts are {index['facts']!r:.80}")
     names = [entry["name"] for entry in index["tasks"]]
     if len(set(names)) != len(names) or not all(isinstance(name, str) for name in names):
         raise ValueError("a task stands in it twice")
@@ -129,7 +131,7 @@ def write(folder: Path, index: Index, contents: Callable[[Mapping[str, Any]], by
     index = parse_json(canonical_json(index).encode())  # as it will be read: tuples are lists there
     try:
         if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
-            _create(folder, index, contents)
+            _create(Path(os.path.realpath(folder)), index, contents)  # where a link leads, which stays one
         else:
             read_index(folder)  # before a lock file is put into a folder that is no store
             with locked(folder):

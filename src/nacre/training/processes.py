@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -33,7 +34,10 @@ class Processes:
             return Processes(_device(device))
         from accelerate import PartialState  # slow to import, and one process does not need it
 
+        begun_by_others = dist.is_initialized()
         state = PartialState(cpu=str(device) == "cpu" or not torch.cuda.is_available())
+        if not begun_by_others:
+            atexit.register(_leave)
         chosen = state.device if str(device) == "auto" else _device(device)
         return Processes(chosen, state.num_processes, state.process_index)
 
@@ -83,6 +87,12 @@ class Processes:
     def wait(self) -> None:
         if self.count > 1:
             dist.barrier()
+
+
+def _leave() -> None:
+    """Ends the group that this process has joined: its threads, left running at exit, may abort the process."""
+    if dist.is_initialized():
+        dist.destroy_process_group()
 
 
 def _device(device: str | torch.device) -> torch.device:

@@ -37,7 +37,7 @@ def seeded(*parts: object) -> Iterator[None]:
     """Runs a block with torch, numpy and random seeded, and puts their states back afterwards."""
     seed = derive(*parts)
     drawn, numpy_drawn = random.getstate(), np.random.get_state()
-    with torch.random.fork_rng(_started_accelerators()):
+    with torch.random.fork_rng(**_started_accelerators()):
         torch.manual_seed(seed)
         random.seed(seed)
         np.random.seed(seed % 2**32)
@@ -48,13 +48,14 @@ def seeded(*parts: object) -> Iterator[None]:
             np.random.set_state(numpy_drawn)
 
 
-def _started_accelerators() -> list[int]:
+def _started_accelerators() -> dict[str, Any]:
     """The devices whose generators may have been used. To ask the others would start them, which a process that reads
     data must not."""
     accelerator = torch.accelerator.current_accelerator()
     if accelerator is None or (accelerator.type == "cuda" and not torch.cuda.is_initialized()):
-        return []
-    return list(range(torch.accelerator.device_count()))
+        return {"devices": []}
+    # earlier versions of torch take any device for a CUDA one unless told
+    return {"devices": list(range(torch.accelerator.device_count())), "device_type": accelerator.type}
 
 
 def generator(*parts: object) -> torch.Generator:

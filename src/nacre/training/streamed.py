@@ -15,7 +15,7 @@ from nacre.training.examples import collate, parts_of, to_device
 from nacre.training.processes import Processes
 from nacre.training.recipe import Recipe
 from nacre.training.seeding import derive, generator, seeded
-from nacre.trees import Tree, between, leaves, map_leaves
+from nacre.trees import Tree, between, leaves
 
 
 class Read:
@@ -72,9 +72,7 @@ class Loaded:
         self.examples = len(loader.dataset) if hasattr(loader.dataset, "__len__") else None
 
     def epoch(self, *seed: object) -> Iterator[Batch]:
-        for owner in (self._loader, self._loader.sampler):
-            if isinstance(draws := getattr(owner, "generator", None), torch.Generator):
-                draws.manual_seed(derive(*seed))
+        self._seed_generators(*seed)
         augment = generator(*seed, "augment", self._processes.rank)
         for example in self._loader:
             inputs, targets = parts_of(example)
@@ -87,16 +85,27 @@ class Loaded:
             yield Batch(inputs, targets, weight, examples)
 
     def in_order(self) -> Iterator[tuple[Tree, Tree]]:
+        self._seed_generators("in order")
+        empty = True
         for example in self._loader:
+            empty = False
             yield to_device(parts_of(example), self._processes.device, self._classes)
+        if empty:
+            raise NacreError("the DataLoader gave no batch")
 
     def first(self) -> tuple[Tree, Tree]:
-        for inputs, targets in self.in_order():
-            return map_leaves(lambda t: t[:2], inputs), map_leaves(lambda t: t[:2], targets)
-        raise NacreError("the DataLoader gave no batch")
+        inputs, targets = next(self.in_order())
+        return between(inputs, 0, 2), between(targets, 0, 2)
 
     def expect_classes(self, count: int) -> None:
         self._classes = count
+
+    def _seed_generators(self, *seed: object) -> None:
+        """Of the loader's own generators, wherever it keeps them; all others draw from torch's."""
+        batches = self._loader.batch_sampler
+        for owner in (self._loader, self._loader.sampler, batches, getattr(batches, "sampler", None)):
+            if isinstance(draws := getattr(owner, "generator", None), torch.Generator):
+                draws.manual_seed(derive(*seed))
 
 
 Reading = list[int]  # a seed, then the examples of a batch

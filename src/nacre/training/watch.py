@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from nacre.training.batch import Batches
 from nacre.training.checkpoint import cpu_copy
 from nacre.training.evaluation import evaluate, measure
+from nacre.training.seeding import seeded
 from nacre.training.task import Task
 
 
@@ -45,8 +46,9 @@ class Watch:
 
 def score(network: nn.Module, task: Task, batches: Batches) -> float:
     """What networks are compared by, higher is better: the task's metric, else accuracy, else the loss below 0."""
-    if task.metric is not None:
-        return float(task.processes.agree(measure(network, batches, task.metric)))
-    found = evaluate(network, batches, task.loss)
+    with seeded(task.seed, task.name, "validation"):  # whatever is drawn: the same after every epoch
+        if task.metric is not None:
+            return float(task.processes.agree(measure(network, batches, task.metric)))
+        found = evaluate(network, batches, task.loss)
     value = found.accuracy if found.accuracy is not None else -float(found.loss or 0)
     return float(task.processes.agree(value))

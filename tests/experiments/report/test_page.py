@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable, Iterator
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 import pytest
+from matplotlib.transforms import Bbox
 
 from nacre import NacreError
 from nacre.experiments.report import write_report
+from nacre.experiments.report.curves import training
+from nacre.experiments.report.groups import group
+from nacre.experiments.report.published import BENCHMARKS, Benchmark
+from nacre.experiments.report.runs import read_runs
+from nacre.experiments.report.scatter import scatter
 
 MakeRun = Callable[..., Path]
 ODD = ["a_b$x$ & <i>|%", "猫と犬", '"q"\\ ${', "</svg><script>alert(1)</script>"]
@@ -115,6 +123,19 @@ def test_the_same_runs_give_the_same_bytes(tmp_path: Path, make_run: MakeRun) ->
         assert path.read_bytes() == (tmp_path / "two" / path.relative_to(tmp_path / "one")).read_bytes(), path
 
 
+def test_another_report_in_its_place_takes_away_the_files_of_the_one_before(tmp_path: Path, make_run: MakeRun) -> None:
+    first, second = make_run(tmp_path / "a", ["only"]), make_run(tmp_path / "b", ["one", "two"], method="single")
+    files = tmp_path / "my report-files"
+    write_report([first], tmp_path / "my report.html")
+    of_the_first = set(files.iterdir())
+    (files / "notes.txt").write_text("mine")
+    write_report([second], tmp_path / "my report.html")
+    write_report([second], tmp_path / "fresh.html")
+    left = {path.name for path in files.iterdir()}
+    assert left == {path.name for path in (tmp_path / "fresh-files").iterdir()} | {"notes.txt"}
+    assert of_the_first - set(files.iterdir())
+
+
 def test_the_callers_matplotlib_is_left_alone(tmp_path: Path, make_run: MakeRun) -> None:
     import matplotlib as mpl
 
@@ -130,6 +151,41 @@ def test_many_tasks_and_one(tmp_path: Path, make_run: MakeRun) -> None:
     assert (
         "share of the layer" in (tmp_path / "report-files" / "digits-26-tasks-conv5-cacl-st-0.1-ranks.svg").read_text()
     )
+
+
+def test_an_axis_of_epochs_has_whole_numbers(tmp_path: Path, make_run: MakeRun) -> None:
+    for epochs, ticks in ((1, [1]), (3, [1, 2, 3])):
+        [found] = group(read_runs([make_run(tmp_path / f"{epochs}", ["only"], epochs=epochs)])[0])
+        drawing = training(found.runs[0], "run")
+        assert drawing is not None
+        *panels, _ = drawing.figure.axes
+        for panel in panels:
+            low, high = panel.get_xlim()
+            assert [tick for tick in panel.get_xticks() if low <= tick <= high] == ticks
+        assert all(tick == round(tick) for tick in panels[1].get_yticks())  # the rank
+
+
+@pytest.mark.parametrize("paper", BENCHMARKS, ids=lambda paper: f"{paper.scenario}-{paper.network}")
+def test_no_name_in_the_scatter_lies_on_a_point_an_error_bar_or_another_name(
+    paper: Benchmark, tmp_path: Path, make_run: MakeRun
+) -> None:
+    tasks = [str(at) for at in range(paper.tasks)]
+    run = make_run(tmp_path / "run", tasks, epochs=1, seeds=(0, 1), scenario=paper.scenario)
+    plan = json.loads((run / "run.json").read_text())
+    (run / "run.json").write_text(json.dumps({**plan, "network": paper.network}))
+    [found] = group(read_runs([run])[0])
+    drawing = scatter(found)
+    assert drawing is not None
+    [axes] = drawing.figure.axes
+    rows = [row for row in paper.rows if not row.repeated]
+    names = [text.get_window_extent() for text in axes.texts]
+    assert len(names) == len(rows)
+    assert not any(one.overlaps(other) for one, other in combinations(names, 2))
+    for row in rows:
+        spread = row.acc.std or 0.0
+        ends = [(row.megabytes.mean, row.acc.mean + sign * spread) for sign in (-1, 1)]
+        (x, low), (_, high) = axes.transData.transform(ends)
+        assert not any(name.overlaps(Bbox.from_extents(x - 3, low - 3, x + 3, high + 3)) for name in names), row.label
 
 
 def test_a_damaged_task_of_the_store_is_told_on_the_page(tmp_path: Path, make_run: MakeRun) -> None:

@@ -18,7 +18,7 @@ from nacre.experiments.report import details
 from nacre.experiments.report.groups import Group, group
 from nacre.experiments.report.numbers import Number
 from nacre.experiments.report.published import BENCHMARKS
-from nacre.experiments.report.results import apart, results
+from nacre.experiments.report.results import apart, results, surroundings
 from nacre.experiments.report.runs import read_runs
 from nacre.experiments.report.scatter import scatter
 from nacre.experiments.report.tables import Table
@@ -88,6 +88,37 @@ def test_an_unfinished_run_has_no_result_of_its_own(tmp_path: Path, make_run: Ma
     assert (row["ACC (%)"], row["size (MB)"], row["seeds"], row["from"]) == ("", "", "0 of 1", "this run, unfinished")
 
 
+def test_a_label_says_no_more_than_what_tells_runs_apart(tmp_path: Path, make_run: MakeRun) -> None:
+    for name, more in (
+        *(("a", {}), ("b", {"protocol": "paper"})),  # another protocol is enough
+        *(("c", {"method": "single"}), ("d", {"method": "single"})),  # the same protocol says nothing
+        ("e", {"settings": {"sparsity": 0.4}}),
+        ("f", {"settings": {"sparsity": 0.0, "share": 0.125}}),
+        ("g", {"settings": {"sparsity": 0.0, "share": 0.3}}),
+    ):
+        make_run(tmp_path / name, ["only"], epochs=1, **more)
+    [found] = group(read_runs(sorted(tmp_path.iterdir()))[0])
+    assert [each.label for each in found.runs] == [
+        "CACL 0.1, quick",
+        "CACL 0.1, paper",
+        "single, c",
+        "single, d",
+        "CACL 0.4",
+        "CACL 1/8",
+        "CACL 3/10",
+    ]
+
+
+def test_versions_are_told_by_folders_which_no_two_runs_share(tmp_path: Path, make_run: MakeRun) -> None:
+    for name, scenario, version in (("a", "digits", "1"), ("b", "digits", "2"), ("c", "mine", "2")):
+        environment = {"versions": {"torch": version}}
+        make_run(tmp_path / name, ["only"], epochs=1, scenario=scenario, environment=environment)
+    table = surroundings(group(read_runs(sorted(tmp_path.iterdir()))[0]))
+    assert table is not None
+    assert table.headings == ("", str(tmp_path / "a"), f"{tmp_path / 'b'}, {tmp_path / 'c'}")
+    assert table.rows == (("versions", "torch 1", "torch 2"),)
+
+
 # the paper's numbers
 
 
@@ -110,6 +141,7 @@ def test_the_papers_numbers_stand_beside_twenty_tasks(tmp_path: Path, make_run: 
     [
         (5, {}, "the paper learns 20 tasks, these runs 5"),
         (20, {"images": 250}, "250 images a task, the whole set has 2,500"),
+        (20, {"facts": {"class_order": "superclass"}}, "has the classes of one superclass"),
     ],
 )
 def test_what_is_not_comparable_stands_apart_and_says_why(
@@ -126,6 +158,20 @@ def test_what_is_not_comparable_stands_apart_and_says_why(
     assert drawing is not None
     assert "points are left out" in drawing.caption
     assert reason in drawing.caption
+
+
+def test_reduced_sets_among_the_five_are_not_comparable(tmp_path: Path, make_run: MakeRun) -> None:
+    """Tasks of as many images as theirs; how many notMNIST has, everybody decides alone."""
+    sets = ["svhn", "cifar10", "notmnist", "fashion-mnist", "mnist"]
+    given: dict[str, Any] = {"scenario": "five-datasets", "epochs": 1}
+    reduced = make_run(tmp_path / "reduced", sets, images=10_000, **given)
+    assert [row["whose"] for row in rows_of(results(group_of(reduced)))] == ["ours"]
+    [difference] = group_of(reduced).differences()
+    assert "10,000 images a task, the whole set has 60,814" in difference  # the mean of 73,257, 50,000 and two 60,000
+    assert len(paper_rows(make_run(tmp_path / "whole", sets, images=60_000, **given))) == 4
+    seed = next(seed for seed in range(100) if np.random.default_rng(seed).permutation(5)[0] == 2)  # notMNIST first
+    begun = make_run(tmp_path / "begun", sets, images=15_000, seeds=(seed,), done={seed: 1}, **given)
+    assert len(paper_rows(begun)) == 4
 
 
 def test_another_network_than_the_papers_has_no_numbers_of_the_papers(tmp_path: Path, make_run: MakeRun) -> None:

@@ -45,6 +45,7 @@ def training(each: Labelled, stem: str) -> Drawing | None:
     several = f"Mean of {len(seeds)} seeds by place in the order." if len(seeds) > 1 else f"Seed {seeds[0].seed}."
     caption = "Training of every task: mean loss of each epoch, penalties counted in"
     caption += ", and the rank that the cut would have left." if len(shown) > 1 else "."
+    caption += " Dashed: the first task." if count > 1 else ""
     return Drawing(f"{stem}-training", "Loss and rank over epochs", f"{caption} {several}", drawn)
 
 
@@ -61,13 +62,20 @@ def _lines(seeds: Sequence[Seed], count: int, value: Value) -> list[list[float]]
 
 def _draw(panel: Axes, lines: Sequence[Sequence[float]]) -> None:
     for at, line in enumerate(lines):
-        look: dict[str, Any] = {"color": step(at, len(lines)), "linewidth": 1.1, "linestyle": "--" if at == 0 else "-"}
+        look: dict[str, Any] = {
+            "color": step(at, len(lines)),
+            "linewidth": 1.1,
+            "linestyle": "--" if at == 0 < len(lines) - 1 else "-",
+        }
         look |= {"marker": "o", "markersize": 2.5} if len(line) < 6 else {}
         panel.plot(range(1, len(line) + 1), line, **look)
     values = [value for line in lines for value in line]
     if min(values) > 0 and max(values) > 3 * min(values):
         logarithmic(panel, "y", values, 1.15)
-    panel.xaxis.set_major_locator(MaxNLocator(8, integer=True))
+    elif all(value == round(value) for value in values):
+        panel.yaxis.set_major_locator(MaxNLocator(5, integer=True))
+    panel.set_xlim(0.5, max(map(len, lines)) + 0.5)
+    panel.xaxis.set_major_locator(MaxNLocator(8, integer=True, min_n_ticks=1))
 
 
 def spectra(each: Labelled, stem: str, after: Spectra) -> Drawing | None:

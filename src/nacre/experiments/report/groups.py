@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from statistics import fmean
 
 from nacre.experiments.report.published import Benchmark, benchmark
@@ -47,11 +48,14 @@ class Group:
         if self.tasks != paper.tasks:
             found.append(f"the paper learns {paper.tasks} tasks, these runs {self.tasks}")
         for each in self.runs:
-            images = images_a_task(each.run)
-            if paper.images and images and images < 0.8 * paper.images:
-                found.append(
-                    f"{each.label} was trained on {images:,.0f} images a task, the whole set has {paper.images:,}"
-                )
+            known = [
+                (images, whole) for task, images in images_by_task(each.run).items() if (whole := paper.whole(task))
+            ]
+            seen, there = (fmean(column) for column in zip(*known, strict=True)) if known else (0.0, 0.0)
+            if seen < 0.8 * there:
+                found.append(f"{each.label} was trained on {seen:,.0f} images a task, the whole set has {there:,.0f}")
+            if each.run.facts.get("class_order") == "superclass":
+                found.append(f"each task of {each.label} has the classes of one superclass, the paper's are mixed")
         return found
 
 
@@ -64,33 +68,38 @@ def group(runs: Sequence[Run]) -> list[Group]:
 
 
 def _labelled(runs: Sequence[Run]) -> list[Labelled]:
-    """Method and sparsity; then the protocol, then the folder, where that does not tell them apart."""
+    """Method and dial; then the protocol, then the folder, where that does not tell them apart."""
     labels = [_method(run) for run in runs]
-    labels = [_longer(label, labels, run.protocol) for label, run in zip(labels, runs, strict=True)]
-    labels = [_longer(label, labels, run.folder.name) for label, run in zip(labels, runs, strict=True)]
-    labels = [_longer(label, labels, str(run.folder)) for label, run in zip(labels, runs, strict=True)]
+    for more in ([run.protocol for run in runs], [run.folder.name for run in runs], [str(run.folder) for run in runs]):
+        labels = _longer(labels, more)
     return [Labelled(label, run) for label, run in zip(labels, runs, strict=True)]
 
 
 def _method(run: Run) -> str:
     name = METHODS[run.method].title if run.method in METHODS else printable(run.method)
-    sparsity = run.settings.get("sparsity")
+    sparsity, share = run.settings.get("sparsity"), run.settings.get("share")
+    if isinstance(share, int | float):  # what makes a task small where there is one
+        return f"{name} {Fraction(share).limit_denominator(1000)}"
     return f"{name} {sparsity:g}" if isinstance(sparsity, int | float) else name
 
 
-def _longer(label: str, labels: Sequence[str], more: str | None) -> str:
-    return f"{label}, {printable(more)}" if more and labels.count(label) > 1 else label
+def _longer(labels: Sequence[str], more: Sequence[str | None]) -> list[str]:
+    """Labels that stand for several runs with what tells these apart, where it does."""
+    alike = {label: {each for other, each in zip(labels, more, strict=True) if other == label} for label in labels}
+    return [
+        f"{label}, {printable(each)}" if each and len(alike[label]) > 1 else label
+        for label, each in zip(labels, more, strict=True)
+    ]
 
 
-def images_a_task(run: Run) -> float | None:
-    """Training images of a task, from the log of epochs."""
-    seen = {
-        (seed.seed, epoch["task"]): epoch["images"]
+def images_by_task(run: Run) -> dict[str, int]:
+    """Training images of each task, from the log of epochs."""
+    return {
+        epoch["task"]: epoch["images"]
         for seed in run.seeds
         for epoch in seed.epochs
         if isinstance(epoch.get("images"), int)
     }
-    return fmean(seen.values()) if seen else None
 
 
 Place = tuple[Seed, int]  # a task of a seed, by its position there

@@ -21,7 +21,8 @@ _HATCHES = ("", "////", "....", "")
 
 def growth(group: Group) -> Drawing | None:
     """MB after each task, one line a run."""
-    drawn = figure(NARROW, 3.2 + 0.17 * ((len(group.runs) + 1) // 2))
+    columns = 2 if all(len(each.label) <= 26 for each in group.runs) else 1
+    drawn = figure(NARROW, 3.2 + 0.17 * -(-len(group.runs) // columns))
     axes = drawn.add_subplot()
     handles: list[tuple[Any, str]] = []
     most = 0
@@ -41,8 +42,8 @@ def growth(group: Group) -> Drawing | None:
     count_ticks(axes, most)
     axes.set_xlabel("tasks learnt")
     axes.set_ylabel("size of all tasks (MB)")
-    names = [short(label, 26) for _, label in handles]
-    drawn.legend([handle for handle, _ in handles], names, loc="outside lower center", ncols=2)
+    names = [short(label, 44) for _, label in handles]
+    drawn.legend([handle for handle, _ in handles], names, loc="outside lower center", ncols=columns)
     caption = "Size of all that was learnt, after each task: factors, heads, norms and the ranks, at 4 bytes a number."
     if any(len(each.run.shown) > 1 for each in group.runs):
         caption += " Mean over seeds; bars are one standard deviation."

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from statistics import fmean
 
-from nacre.experiments.report.groups import Group, Labelled, images_a_task
+from nacre.experiments.report.groups import Group, Labelled, images_by_task
 from nacre.experiments.report.numbers import Number, megabytes
 from nacre.experiments.report.published import UNSAID, Benchmark
 from nacre.experiments.report.runs import Json, Run
@@ -80,7 +81,7 @@ def protocol_of(run: Run) -> str:
     recipe = run.plan.get("recipe") or {}
     unnamed = "settings of its own" if "protocol" in run.plan else "not recorded"
     parts = [printable(run.protocol) if run.protocol else unnamed]
-    parts += [f"{recipe['epochs']} epochs"] if "epochs" in recipe else []
+    parts += [f"{epochs} epoch{'' if epochs == 1 else 's'}"] if (epochs := recipe.get("epochs")) else []
     parts += [f"{run.facts['holdout']:.0%} held out"] if _positive(run.facts.get("holdout")) else []
     parts += ["no augmentation"] if "augment" in run.facts and run.facts["augment"] in (None, False) else []
     order = run.facts.get("class_order", "consecutive")
@@ -100,7 +101,7 @@ def overview(groups: Sequence[Group]) -> Table:
 
 
 def _run(group: Group, each: Labelled) -> tuple[Cell, ...]:
-    run, images, seconds = each.run, images_a_task(each.run), _seconds(each.run)
+    run, images, seconds = each.run, images_by_task(each.run).values(), _seconds(each.run)
     return (
         each.label,
         group.title,
@@ -108,7 +109,7 @@ def _run(group: Group, each: Labelled) -> tuple[Cell, ...]:
         protocol_of(run),
         " ".join(map(str, run.planned)),
         (run.plan.get("recipe") or {}).get("batch_size"),
-        None if images is None else round(images),
+        round(fmean(images)) if images else None,
         Number(seconds / 60, digits=1) if seconds else None,
         str(run.environment.get("begun", "not recorded"))[:16].replace("T", " "),
         "; ".join(run.unfinished()) or "finished",
@@ -122,18 +123,18 @@ def _seconds(run: Run) -> float:
 
 
 def surroundings(groups: Sequence[Group]) -> Table | None:
-    """Versions, machines and states of git, as the runs recorded them; runs that agree share a column."""
+    """Versions, machines and states of git, as the runs recorded them; folders that agree share a column."""
     columns: dict[str, dict[str, str]] = {}
-    labels: dict[str, list[str]] = {}
+    folders: dict[str, list[str]] = {}
     for each in (each for group in groups for each in group.runs):
         flat = lines({key: value for key, value in each.run.environment.items() if key not in _OF_A_SESSION})
         if flat:
             columns[str(flat)] = flat
-            labels.setdefault(str(flat), []).append(each.label)
+            folders.setdefault(str(flat), []).append(str(each.run.folder))
     keys = list(dict.fromkeys(key for flat in columns.values() for key in flat))
     if not keys:
         return None
-    names = [", ".join(dict.fromkeys(labels[column])) if len(columns) > 1 else "all runs" for column in columns]
+    names = [", ".join(folders[column]) if len(columns) > 1 else "all runs" for column in columns]
     rows = tuple((key, *(flat.get(key) for flat in columns.values())) for key in keys)
     return Table("environment", "Versions and machine", ("", *names), rows)
 

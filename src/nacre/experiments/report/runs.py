@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from nacre.errors import NacreError
+from nacre.errors import NacreError, WrongUsage
 from nacre.experiments.metrics import acc, bwt
 from nacre.experiments.report.stored import Spectra, Stored, kept_values, read_store
 
@@ -129,7 +129,7 @@ def read_runs(paths: Sequence[Path]) -> tuple[list[Run], list[str]]:
             if folder.resolve() not in runs:
                 runs[folder.resolve()] = read_run(folder)
     if not runs:
-        raise NacreError("; ".join(notes) if notes else "no run folder was given: nacre run makes them")
+        raise NacreError("; ".join(notes)) if notes else WrongUsage("no run folder was given: nacre run makes them")
     return list(runs.values()), notes
 
 

@@ -46,8 +46,8 @@ def scatter(group: Group) -> Drawing | None:
     axes.margins(y=0.12)
     axes.set_xlabel("size of all tasks (MB, 4 bytes a number)")
     axes.set_ylabel("ACC (%)")
-    _legend(axes, [(short(label, 26), position) for label, _, _, position in ours], rows)
-    _place(axes, rows, [(size.mean, acc.mean) for _, size, acc, _ in ours])
+    _legend(axes, [(short(label, 44), position) for label, _, _, position in ours], rows)
+    _place(axes, rows, [(size, acc) for _, size, acc, _ in ours])
     return Drawing(f"{slug(group.title)}-scatter", "Accuracy against size", _caption(group, rows), drawn)
 
 
@@ -75,11 +75,10 @@ def _point(position: int) -> dict[str, Any]:
     return {key: look[key] for key in ("color", "marker")} | {"markeredgecolor": INK, "markeredgewidth": 0.6}
 
 
-def _place(axes: Axes, rows: Sequence[Published], ours: Sequence[tuple[float, float]]) -> None:
-    """Writes each of the paper's names where it covers no point and no other name."""
+def _place(axes: Axes, rows: Sequence[Published], ours: Sequence[tuple[Number, Number]]) -> None:
+    """Writes each of the paper's names where it covers no point, no error bar and no other name."""
     lay_out(root(axes))  # only then is known where points will be
-    points = [*ours, *((row.megabytes.mean, row.acc.mean) for row in rows)]
-    taken = [Bbox.from_bounds(x - 6, y - 6, 12, 12) for x, y in map(axes.transData.transform, points)]
+    taken = [_box(axes, *point) for point in (*ours, *((row.megabytes, row.acc) for row in rows))]
     inside = axes.get_window_extent()
 
     def cost(text: Text) -> float:
@@ -93,6 +92,13 @@ def _place(axes: Axes, rows: Sequence[Published], ours: Sequence[tuple[float, fl
         for text in texts:
             if text is not best:
                 text.remove()
+
+
+def _box(axes: Axes, size: Number, acc: Number) -> Bbox:
+    """Where a point and its error bar are, in pixels."""
+    bar = acc.std or 0.0
+    (x, low), (_, high) = axes.transData.transform([(size.mean, acc.mean - bar), (size.mean, acc.mean + bar)])
+    return Bbox.from_extents(x - 6, low - 6, x + 6, high + 6)
 
 
 def _name(axes: Axes, row: Published, dx: float, dy: float, side: str) -> Text:

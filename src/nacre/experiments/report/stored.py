@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from nacre.errors import NacreError
+from nacre.lowrank import BYTES_A_NUMBER
 from nacre.space.container import decode
 from nacre.space.rewritten import FILE, is_rewritten, read_facts
-from nacre.space.size import BYTES_A_NUMBER, Size
+from nacre.space.size import Size
 from nacre.space.store import INDEX, read_file, read_index, size_on_disk
 
 Spectra = dict[str, dict[str, list[float]]]  # singular values by task and layer

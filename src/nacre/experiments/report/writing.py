@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
+from urllib.parse import quote, unquote
 
 from nacre.errors import NacreError
 from nacre.experiments.report import contents, style
@@ -30,7 +32,8 @@ def write(paths: Sequence[Path], out: Path) -> Path:
 
 
 def _write(blocks: Sequence[Block], out: Path, folder: Path) -> None:
-    """The files first, the page last: a page that is there is whole."""
+    """The files first, then the page: a page that is there is whole. Last goes what the page before had."""
+    before = _linked(out, folder)
     svgs: dict[str, str] = {}
     for drawing in (drawing for block in blocks for drawing in block.drawings):
         svg, png = style.written(drawing.figure)
@@ -42,3 +45,11 @@ def _write(blocks: Sequence[Block], out: Path, folder: Path) -> None:
             (folder / f"{table.name}.{kind}").write_text(text, encoding="utf-8", newline="")
     page = render(blocks[0].heading, blocks, svgs, folder.name)
     replace_file(out, page.encode("utf-8", errors="replace"))
+    for name in before - _linked(out, folder):
+        (folder / name).unlink(missing_ok=True)
+
+
+def _linked(page: Path, folder: Path) -> set[str]:
+    """The names of the files in the folder that a page links to; none where there is no page yet."""
+    text = page.read_text(encoding="utf-8", errors="replace") if page.exists() else ""
+    return {Path(unquote(link)).name for link in re.findall(rf'href="{re.escape(quote(folder.name))}/([^"]+)"', text)}
