@@ -40,6 +40,9 @@ SEARCHED: dict[str, dict[str, tuple[Any, ...]]] = {
     "acl": {"adversary": (0.005, 0.05), "difference": (0.01, 0.1)},
     "piggyback": {"rate": (0.1, 0.3, 1.0)},
     "hat": {"strength": (0.1, 0.75), "rate": (1.0, 10.0)},
+    "pnn": {"scale": (0.1, 1.0)},
+    "cpg": {"pruning": (1 / 3, 0.5), "tolerance": (1.0, 3.0)},
+    "pae": {"pruning": (1 / 3, 0.5), "tolerance": (1.0, 3.0)},
 }
 
 

@@ -35,7 +35,11 @@ from tests.methods.problems import layers, learner_of, normed, pictures, points,
 FORGETFUL = {"finetune", "joint", "ewc", "er", "agem", "ucb", "acl"}  # later tasks may change what earlier ones answer
 
 # settings of a method whose own are too large for problems as small as these, or meant for lower learning rates
-QUICK: dict[str, dict[str, Any]] = {"hat": {"rate": 5.0}}
+QUICK: dict[str, dict[str, Any]] = {
+    "hat": {"rate": 5.0},
+    "cpg": {"goal": 0.25},  # four epochs have a goal too
+    "pae": {"goal": 0.25},
+}
 
 every_method = pytest.mark.parametrize("name", METHODS)
 TASKS = ("a", "b/../b")

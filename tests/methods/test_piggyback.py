@@ -67,7 +67,7 @@ def test_a_weight_is_used_where_its_score_is_above_the_threshold() -> None:
 
 def test_the_gradient_of_a_score_is_that_of_its_mask_as_if_there_were_no_threshold() -> None:
     weights = Weights(nn.Sequential(nn.Linear(3, 2, bias=False)))
-    scores = Scores(weights, 1e-2, 5e-3)
+    scores = Scores({"0.weight": (2, 3)}, 1e-2, 5e-3)
     network = weights.expand(nn.Identity(), through=scores)
     with torch.no_grad():
         scores.scores[0].copy_(torch.tensor([[0.1, 0.0, 0.006], [0.005, -1.0, 0.2]]))

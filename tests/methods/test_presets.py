@@ -16,10 +16,13 @@ from nacre.lowrank import factors
 from nacre.methods import (
     ACL,
     AGEM,
+    CPG,
     ER,
     EWC,
     HAT,
     METHODS,
+    PAE,
+    PNN,
     UCB,
     Finetune,
     Joint,
@@ -179,6 +182,9 @@ EVERY = [
     HAT(steepest=50.0, strength=0.1, rate=5.0),
     UCB(noise=0.1, strength=1.0, share=0.5, wide=2.0, narrow=0.1, rate=2.0),
     ACL(adversary=0.1, difference=0.2, width=0.5, memory=9, batch=3),
+    PNN(scale=0.5),
+    CPG(goal=0.25, tolerance=-1.0, growth=1.0, widest=3.0, pruning=0.2, rounds=2, most=0.5, rate=1.0, score_rate=0.1),
+    PAE(goal=0.0, widest=1.0),
 ]
 
 

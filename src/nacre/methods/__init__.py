@@ -11,6 +11,7 @@ from nacre.methods.agem import AGEM
 from nacre.methods.cacl import CACL
 from nacre.methods.cacl_fixed import CACLFixed
 from nacre.methods.cacl_st import CACLST
+from nacre.methods.cpg import CPG
 from nacre.methods.er import ER
 from nacre.methods.ewc import EWC
 from nacre.methods.finetune import Finetune
@@ -18,7 +19,9 @@ from nacre.methods.hat import HAT
 from nacre.methods.joint import Joint
 from nacre.methods.method import Knowledge, Method
 from nacre.methods.packnet import PackNet
+from nacre.methods.pae import PAE
 from nacre.methods.piggyback import Piggyback
+from nacre.methods.pnn import PNN
 from nacre.methods.single import Single
 from nacre.methods.ucb import UCB
 
@@ -38,6 +41,9 @@ _KINDS: tuple[type[Any], ...] = (
     PackNet,
     Piggyback,
     HAT,
+    PNN,
+    PAE,
+    CPG,
 )
 METHODS = {kind.name: kind for kind in _KINDS}
 
@@ -76,10 +82,13 @@ __all__ = [
     "AGEM",
     "CACL",
     "CACLST",
+    "CPG",
     "ER",
     "EWC",
     "HAT",
     "METHODS",
+    "PAE",
+    "PNN",
     "UCB",
     "CACLFixed",
     "Finetune",

@@ -42,3 +42,23 @@ def largest(values: Tensor, among: Tensor, count: int) -> Tensor:
     chosen = torch.zeros_like(among).flatten()
     chosen[magnitude.argsort(descending=True, stable=True)[:count]] = True
     return chosen.view_as(among)
+
+
+@torch.no_grad()
+def prune(parameters: Mapping[str, nn.Parameter], taken: Masks, share: float) -> dict[str, Tensor]:
+    """Sets a share of every parameter's numbers that are not taken to 0, the smallest of them; which others are kept.
+
+    >>> weight = nn.Parameter(torch.tensor([3.0, -4.0, 1.0, 9.0]))
+    >>> prune({"w": weight}, {"w": torch.tensor([False, False, False, True])}, 2 / 3)
+    {'w': tensor([False,  True, False, False])}
+    >>> weight.tolist()
+    [0.0, -4.0, 0.0, 9.0]
+    """
+    kept = {}
+    for name, weight in parameters.items():
+        free = ~taken[name].to(weight.device)
+        count = int(free.sum())
+        mask = largest(weight, free, count - round(share * count))
+        weight[free & ~mask] = 0.0
+        kept[name] = mask.cpu()
+    return kept

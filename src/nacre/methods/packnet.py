@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from nacre.methods.checks import check_number, check_share
-from nacre.methods.holding import Masks, hold, largest
+from nacre.methods.holding import hold, prune
 from nacre.methods.method import WeightsMethod
 from nacre.space import MultitaskNetwork, Weights
 from nacre.training import Recipe, Task, fit
@@ -38,7 +38,7 @@ class PackNet(WeightsMethod):
         taken = taken_by_earlier(weights, network)
         first, then = self.recipes(task.recipe)
         fit(network, replace(task, recipe=first), after_step=hold(network.shared(), taken))
-        kept = self.pruned(network, taken)  # the others are 0 now, and free for later tasks
+        kept = prune(network.shared(), taken, self.prune)  # the others are 0 now, and free for later tasks
         still = hold(network.shared(), {name: ~mask for name, mask in kept.items()})
         rest = range(first.epochs, then.epochs)
         fit(network, replace(task, recipe=then), phase="retrain", epochs=rest, after_step=still)
@@ -53,17 +53,6 @@ class PackNet(WeightsMethod):
         before = max(1, recipe.epochs - round(self.retrain * recipe.epochs))
         rate = recipe.learning_rate * self.retrain_rate
         return replace(recipe, epochs=before), replace(recipe, learning_rate=rate, schedule="constant")
-
-    @torch.no_grad()
-    def pruned(self, network: MultitaskNetwork, taken: Masks) -> dict[str, Tensor]:
-        """Sets the smallest free weights of every layer to 0, and gives which of the free ones are kept."""
-        kept = {}
-        for name, weight in network.shared().items():
-            free = ~taken[name].to(weight.device)
-            count = int(free.sum())
-            kept[name] = largest(weight, free, count - round(self.prune * count))
-            weight[free & ~kept[name]] = 0.0
-        return {name: mask.cpu() for name, mask in kept.items()}
 
     def __post_init__(self) -> None:
         check_share(self, "prune")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -36,7 +36,7 @@ class Piggyback(WeightsMethod):
             fit(network, task)
             weights.append(task.name, network, classes=task.classes)
             return
-        scores = Scores(weights, self.score, self.threshold)
+        scores = Scores({name: weights.kinds[name][1] for name in weights.trained}, self.score, self.threshold)
         network = weights.expand(task.head, through=scores)
         for weight in network.shared().values():
             weight.requires_grad_(False)
@@ -52,15 +52,15 @@ class Piggyback(WeightsMethod):
 class Scores(nn.Module):
     """A score for every shared weight; the weights of low score count as 0. The gradient passes the threshold by."""
 
-    def __init__(self, weights: Weights, score: float, threshold: float) -> None:
+    def __init__(self, shapes: Mapping[str, Sequence[int]], score: float, threshold: float) -> None:
         super().__init__()
         self.threshold = threshold
-        self.names = weights.trained
-        self.scores = nn.ParameterList([torch.full(weights.kinds[name][1], score) for name in self.names])
+        self.names = tuple(shapes)
+        self.scores = nn.ParameterList([torch.full(tuple(shape), score) for shape in shapes.values()])
 
     def forward(self, shared: Mapping[str, Tensor]) -> dict[str, Tensor]:
         return {
-            name: shared[name] * (mask + score - score.detach())  # exactly the mask, with the score's gradient
+            name: shared[name] * (mask + (score - score.detach()))  # exactly the mask, with the score's gradient
             for (name, mask), score in zip(self.masks().items(), self.scores, strict=True)
         }
 

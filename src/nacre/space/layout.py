@@ -88,9 +88,21 @@ class Layout:
         return sum(torch.Size(shape).numel() for _, shape in kinds)
 
     @property
+    def common(self) -> Kinds:
+        """All tensors but the private ones: what tasks have in common that train one set of weights."""
+        return self.weights | self.frozen | self.constant
+
+    @property
     def everything(self) -> Kinds:
         """All tensors that decide what the backbone computes, tied ones under their first name."""
         return self.weights | self.private | self.frozen | self.constant
+
+    def of_shapes(self, module: nn.Module) -> Layout:
+        """The layout of a module that has the same tensors in other shapes."""
+        kinds = {name: kind_of(tensor) for name, tensor in tensors(module).items()}
+        layers = {name: replace(layer, shape=kinds[layer.tensors[0]][1]) for name, layer in self.layers.items()}
+        private, frozen, constant = ({name: kinds[name] for name in getattr(self, group)} for group in GROUPS)
+        return Layout(layers, private, frozen, constant, self.fixed)
 
     def to_json(self) -> dict[str, Any]:
         return {

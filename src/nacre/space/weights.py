@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import threading
 import uuid
 from collections.abc import Mapping, Sequence
@@ -81,13 +82,17 @@ class Weights:
     @property
     def kinds(self) -> Kinds:
         """Type and shape of the weights that the tasks have in common."""
-        return self._layout.weights | self._layout.frozen | self._layout.constant
+        return self._layout.common
 
     @property
     def trained(self) -> tuple[str, ...]:
         """Those of them that are trained: parameters, but for those that came with requires_grad=False."""
         trainable = {name for name, parameter in self._template.module.named_parameters() if parameter.requires_grad}
         return tuple(name for name in self.kinds if name in trainable)
+
+    def template_of(self, task: str) -> Template:  # noqa: ARG002 - a subclass's may differ
+        """The backbone as a task was learnt with it: the same for all, unless a method lets it grow."""
+        return self._template
 
     def ranks(self, task: str) -> dict[str, int]:
         """Nothing here has a rank."""
@@ -105,28 +110,30 @@ class Weights:
 
     def masks(self, task: str) -> dict[str, Tensor]:
         """Which weights are a task's, by name; empty where it has no masks."""
-        extra = self.record(task).extra
-        return {
-            name: unpack(extra[_MASK + name], shape) for name, (_, shape) in self.kinds.items() if _MASK + name in extra
-        }
+        extra, kinds = self.record(task).extra, self.template_of(task).layout.common
+        return {name: unpack(extra[_MASK + name], shape) for name, (_, shape) in kinds.items() if _MASK + name in extra}
 
     def weights_of(self, task: str) -> dict[str, Tensor]:
-        """The weights that a task answers with: the present ones, 0 where its mask says so."""
-        masks = self.masks(task)
+        """The weights that a task answers with: the present ones, 0 where its mask says so.
+
+        Where the backbone has grown since, they are the first units of each layer.
+        """
+        masks, kinds = self.masks(task), self.template_of(task).layout.common
+        values = {name: corner(value, kinds[name][1]) for name, value in self.shared.items()}
         return {
             name: value if name not in masks else torch.where(masks[name], value, torch.zeros(()))
-            for name, value in self.shared.items()
+            for name, value in values.items()
         }
 
     def size(self, task: str | None = None) -> Size:
         """The numbers that all tasks need (or that one task has alone), and what is kept beside them."""
-        chosen = [self.record(task)] if task is not None else list(self._records.values())
-        counts = [record.numbers() for record in chosen]
+        chosen = {name: self.record(name) for name in (self.tasks if task is None else (task,))}
+        counts = [record.numbers() for record in chosen.values()]
         alone = Size(
             heads=sum(count["head"] for count in counts),
             private=sum(count["private"] for count in counts),
-            extra=sum(value.numel() for r in chosen for name, value in r.extra.items() if not name.startswith(_MASK)),
-            mask_bits=sum(self._bits(record) for record in chosen),
+            extra=sum(value.numel() for name in chosen for value in self.extra(name).values()),
+            mask_bits=sum(self._mask_bits(name) for name in chosen),
         )
         if task is not None:
             return alone
@@ -139,9 +146,9 @@ class Weights:
             disk=self._disk,
         )
 
-    def _bits(self, record: TaskRecord) -> int:
-        names = (name.removeprefix(_MASK) for name in record.extra if name.startswith(_MASK))
-        return sum(self.shared[name].numel() for name in names)
+    def _mask_bits(self, task: str) -> int:
+        kinds, extra = self.template_of(task).layout.common, self._records[task].extra
+        return sum(math.prod(shape) for name, (_, shape) in kinds.items() if _MASK + name in extra)
 
     # learning
 
@@ -156,7 +163,7 @@ class Weights:
         check_head(head)
         if self._records and not fresh:
             last = self._records[self.tasks[-1]]
-            backbone = self._template.assemble({}, {**self.shared, **last.private})
+            backbone = self.template_of(self.tasks[-1]).assemble({}, {**self.shared, **last.private})
         else:
             backbone = self._template.fresh(renew=bool(self._records))
         trained = {name for name, parameter in backbone.named_parameters() if parameter.requires_grad}
@@ -230,7 +237,7 @@ class Weights:
         """A plain module in eval mode: the weights as they are now, with this task's head, norm tensors and biases."""
         with self._guard:
             record = self.record(task)
-            backbone = self._template.assemble({}, {**self.weights_of(task), **record.private})
+            backbone = self.template_of(task).assemble({}, {**self.weights_of(task), **record.private})
             beside = self.beside(task)
         head = copy.deepcopy(record.head)
         return compose(backbone, self.features, head, record.inputs, beside).to(self.device)
@@ -260,6 +267,16 @@ class Weights:
         loaded = cls.__new__(cls)
         weights_saving.load(loaded, as_path(path), backbone, features, heads or {})
         return loaded
+
+
+def corner(value: Tensor, shape: Sequence[int]) -> Tensor:
+    """The first numbers of a tensor in every direction, as many as a shape has.
+
+    >>> corner(torch.arange(6).view(2, 3), (2, 2))
+    tensor([[0, 1],
+            [3, 4]])
+    """
+    return value[tuple(slice(count) for count in shape)].contiguous()
 
 
 def _on_cpu(named: Mapping[str, Tensor]) -> dict[str, Tensor]:

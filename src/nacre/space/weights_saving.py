@@ -74,8 +74,9 @@ def load(
         for place, entry in enumerate(facts["tasks"]):
             task, own = str(entry["name"]), _group(named, f"tasks/{place}/")
             said = {"name": task, "ranks": {}, "shares": True}
-            weights._records[task] = TaskRecord.of_parts(own, entry["record"], path, said, layout, heads.get(task))
             weights._created[task] = str(entry["created"])
+            learnt = weights.template_of(task).layout
+            weights._records[task] = TaskRecord.of_parts(own, entry["record"], path, said, learnt, heads.get(task))
             weights.masks(task)  # one of another size is refused now
     except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
         raise NacreError(f"{path} is damaged: {error}") from error

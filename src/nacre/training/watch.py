@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from nacre.training.batch import Batches
 from nacre.training.checkpoint import cpu_copy
 from nacre.training.evaluation import evaluate, measure
 from nacre.training.seeding import seeded
@@ -24,21 +25,14 @@ class Watch:
         self.over = False
 
     def look(self, network: nn.Module) -> float:
-        with seeded(self._task.seed, self._task.name, "validation"):  # whatever is drawn: the same after every epoch
-            value = float(self._task.processes.agree(self._value(network)))
+        assert self._task.val is not None
+        value = score(network, self._task, self._task.val)
         if value > self.highest:
             self.highest, self.waited, self.best = value, 0, cpu_copy(network)
         else:
             self.waited += 1
         self.over = self.waited >= self._task.recipe.patience
         return value
-
-    def _value(self, network: nn.Module) -> float:
-        assert self._task.val is not None
-        if self._task.metric is not None:
-            return measure(network, self._task.val, self._task.metric)
-        found = evaluate(network, self._task.val, self._task.loss)
-        return found.accuracy if found.accuracy is not None else -float(found.loss or 0)
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint must keep, beside the best network."""
@@ -48,3 +42,13 @@ class Watch:
     def restore(self, state: dict[str, Any], best: dict[str, Tensor]) -> None:
         self.highest = -math.inf if state["highest"] is None else state["highest"]
         self.waited, self.over, self.best = state["waited"], state["over"], best or None
+
+
+def score(network: nn.Module, task: Task, batches: Batches) -> float:
+    """What networks are compared by, higher is better: the task's metric, else accuracy, else the loss below 0."""
+    with seeded(task.seed, task.name, "validation"):  # whatever is drawn: the same after every epoch
+        if task.metric is not None:
+            return float(task.processes.agree(measure(network, batches, task.metric)))
+        found = evaluate(network, batches, task.loss)
+    value = found.accuracy if found.accuracy is not None else -float(found.loss or 0)
+    return float(task.processes.agree(value))
