@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -17,6 +18,7 @@ import nacre
 from cifar import holdout, tasks
 from nacre.methods.method import settings
 from nacre.scenarios import CropFlip
+from nacre.training import Task
 from nacre.training.seeding import seeded
 
 EIGHTH, SIXTEENTH = 177_000, 78_000  # bytes of factors that leave a head of 20,520 beside them
@@ -24,9 +26,27 @@ QUICK = nacre.Recipe(epochs=40, batch_size=32, schedule="cosine", augment=CropFl
 FAST = nacre.Recipe(epochs=40, batch_size=32, learning_rate=2e-3, schedule="cosine", augment=CropFlip())
 
 
-def small(budget: int = SIXTEENTH, later: float = 1.0, halfway: float = 0.5, rate: float = 10.0) -> nacre.CACL:
-    start = nacre.Start("svd", later=later)
-    return nacre.CACL(sparsity=0.0, start=start, budget=budget, halfway=halfway, singular_rate=rate)
+@dataclass(frozen=True)
+class LargerFirst(nacre.CACL):
+    """CACL whose first task, which all others stand on, has a larger budget."""
+
+    first: float = 1.0
+
+    def budget_of(self, space: nacre.SharedSpace, task: Task) -> int | None:
+        budget = super().budget_of(space, task)
+        return budget if budget is None or space.tasks else int(self.first * budget)
+
+
+def small(
+    budget: int = SIXTEENTH, later: float = 1.0, halfway: float = 0.5, rate: float = 10.0, **more: Any
+) -> LargerFirst:
+    settings = {"sparsity": 0.0, "start": nacre.Start("svd", later=later), "columns": "full", **more}
+    return LargerFirst(budget=budget, halfway=halfway, singular_rate=rate, **settings)
+
+
+def larger_first(**more: Any) -> LargerFirst:
+    """As small as SIXTEENTH over five tasks."""
+    return small(57_000, later=0.5, halfway=0.35, first=2.8, **more)
 
 
 SETTINGS: dict[str, tuple[Any, nacre.Recipe]] = {
@@ -42,8 +62,11 @@ SETTINGS: dict[str, tuple[Any, nacre.Recipe]] = {
     "rate 2e-3, x 0.5, at a third": (small(later=0.5, halfway=0.35), FAST),
     "rate 2e-3, x 0.5, at a quarter": (small(later=0.5, halfway=0.25), FAST),
     "rate 2e-3, s x 30": (small(rate=30.0), FAST),
-    "no budget": (nacre.CACL(sparsity=0.1), QUICK),
-    "no budget, s x 10": (nacre.CACL(sparsity=0.1, singular_rate=10.0), QUICK),
+    "larger first": (larger_first(), FAST),
+    "larger first, half the columns": (larger_first(columns="half"), FAST),
+    "larger first, batches of 16": (larger_first(), replace(FAST, batch_size=16)),
+    "no budget": (nacre.CACL(sparsity=0.1, columns="full"), QUICK),
+    "no budget, s x 10": (nacre.CACL(sparsity=0.1, columns="full", singular_rate=10.0), QUICK),
 }
 
 
