@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import importlib
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -34,10 +35,12 @@ class Processes:
             return Processes(_device(device))
         from accelerate import PartialState  # slow to import, and one process does not need it
 
-        begun_by_others = dist.is_initialized()
-        state = PartialState(cpu=str(device) == "cpu" or not torch.cuda.is_available())
-        if not begun_by_others:
+        if not dist.is_initialized():
+            # its functions take the group there is as their default when it is imported, as optimisers do later:
+            # imported now they hold none, and the group ends when it is left
+            importlib.import_module("torch.distributed.nn.functional")
             atexit.register(_leave)
+        state = PartialState(cpu=str(device) == "cpu" or not torch.cuda.is_available())
         chosen = state.device if str(device) == "auto" else _device(device)
         return Processes(chosen, state.num_processes, state.process_index)
 
@@ -90,7 +93,8 @@ class Processes:
 
 
 def _leave() -> None:
-    """Ends the group that this process has joined: its threads, left running at exit, may abort the process."""
+    """Ends the group that this process has joined. Its threads drop tensors that Python holds; one that does so while
+    the interpreter ends would abort the process."""
     if dist.is_initialized():
         dist.destroy_process_group()
 
