@@ -18,7 +18,7 @@ from nacre.training.processes import Processes
 from nacre.training.seeding import seeded
 
 ONE = Processes(torch.device("cpu"))
-HALF = {"0": 4 // 2, "2": 6 // 2}  # half of r, which is 16 * 6 // 23 and 12 * 16 // 29
+FULL = {"0": 16 * 6 // 23, "2": 12 * 16 // 29}  # r of the layers 16 x 6 and 12 x 16
 COSTS = {"0": 4 * 23, "2": 4 * 29}  # bytes of one singular value
 
 
@@ -55,7 +55,7 @@ def test_a_task_never_takes_more_bytes_than_its_budget(budget: int) -> None:
     for name in ("a", "b"):
         ranks = learner.learn(name, problem(), recipe=recipe()).ranks
         assert cost(ranks) <= budget
-        assert cost(ranks) > budget - max(COSTS.values()) or ranks == HALF
+        assert cost(ranks) > budget - max(COSTS.values()) or ranks == FULL
         assert 4 * learner.knowledge.size(name).factors == cost(ranks)
 
 
@@ -73,8 +73,8 @@ def test_the_cut_comes_halfway_and_what_is_kept_learns_on() -> None:
         ("train", 2),
         *(("refine", number) for number in range(3, 7)),
     ]
-    assert [ranks for *_, ranks in seen] == [HALF] * 2 + [result.ranks] * 4
-    assert result.ranks != HALF
+    assert [ranks for *_, ranks in seen] == [FULL] * 2 + [result.ranks] * 4
+    assert result.ranks != FULL
     assert [epoch.epoch for epoch in result.history] == [*range(1, 7)]
 
 
@@ -87,7 +87,7 @@ def test_training_with_a_budget_is_two_fits_with_a_cut_between_and_one_schedule(
     space = SharedSpace(backbone())
     with seeded(0, "a", "begin"):
         task = Task("a", head, as_batches(problem(), cosine, ONE), F.cross_entropy, cosine, ONE)
-        network = space.expand(head, rank=method.ranks(space))
+        network = space.expand(head)
         for phase, epochs in (("train", range(3)), ("refine", range(3, 6))):
             rates = {layer.s: 10.0 for layer in network.factors().values()}
             fit(
@@ -180,7 +180,7 @@ def test_s_learns_as_much_faster_as_was_said() -> None:
         one_step = recipe(1, batch_size=48, schedule="constant")
         learner.learn("a", problem(), recipe=one_step, callbacks=[look])
         with seeded(0, "a", "begin"):
-            start = dict(SharedSpace(backbone()).expand(nn.Linear(12, 3), rank=HALF).named_parameters())
+            start = dict(SharedSpace(backbone()).expand(nn.Linear(12, 3)).named_parameters())
         moved[rate] = {name: found[name] - start[name].detach() for name in found if ".s" in name or ".U" in name}
     for name, slow in moved[1.0].items():  # Adam's first step is the rate, whatever the gradient
         torch.testing.assert_close(moved[10.0][name], (10 if name.endswith(".s") else 1) * slow, rtol=1e-3, atol=1e-6)

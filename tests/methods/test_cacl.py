@@ -80,7 +80,7 @@ def test_a_learner_does_the_four_lines_of_algorithm_1_and_no_more(method: CACL) 
         learner.learn(name, problem(number), head=head(), recipe=recipe())
         with seeded(0, name, "begin"):
             task = Task(name, head(), as_batches(problem(number), recipe(), ONE), F.cross_entropy, recipe(), ONE)
-            network = space.expand(task.head, rank=method.ranks(space), start=method.start)
+            network = space.expand(task.head, start=method.start)
             weight, sparsity = method.orthogonality, method.sparsity
             fit(
                 network,
@@ -195,12 +195,11 @@ def slope(v: Values, name: str, *rest: Any) -> Array:
     return found
 
 
-EQUATION: dict[str, Any] = {"sparsity": 0.3, "orthogonality": 0.7, "energy": 0, "columns": "full"}
 EQUATIONS = {
-    "ours": CACL(**EQUATION),
-    "text": CACL(**EQUATION, squared=False, exact=False, start=Start("random")),
-    "all": CACL(**EQUATION, penalised="all"),
-    "task alone": CACL(**{**EQUATION, "sparsity": 0, "orthogonality": 0}),
+    "ours": CACL(sparsity=0.3, orthogonality=0.7, energy=0),
+    "text": CACL(sparsity=0.3, orthogonality=0.7, energy=0, squared=False, exact=False, start=Start("random")),
+    "all": CACL(sparsity=0.3, orthogonality=0.7, energy=0, penalised="all"),
+    "task alone": CACL(sparsity=0, orthogonality=0, energy=0),
 }
 
 
@@ -281,7 +280,7 @@ def test_only_new_factors_head_and_private_tensors_get_gradients() -> None:
 def test_more_sparsity_gives_smaller_tasks() -> None:
     sizes, ranks = [], []
     for sparsity in (0.0, 0.1, 1.0):
-        learner = learner_of(CACL(sparsity=sparsity, energy=0.05, columns="full"))
+        learner = learner_of(CACL(sparsity=sparsity, energy=0.05))
         results = [learner.learn(str(number), problem(number), recipe=recipe(20)) for number in range(2)]
         sizes.append(sum(result.megabytes for result in results))
         ranks.append([sum(result.ranks.values()) for result in results])

@@ -61,7 +61,7 @@ class CACL(SpaceMethod):
     squared: bool = True
     exact: bool = True
     penalised: Literal["new", "all"] = "new"
-    columns: Literal["half", "full", "freed"] = "half"
+    columns: Literal["full", "half", "freed"] = "full"
 
     name: ClassVar[str] = "cacl"
     title: ClassVar[str] = "CACL"
@@ -146,13 +146,13 @@ class CACL(SpaceMethod):
         check_dtype(f"{kind}.head_dtype", self.head_dtype)
         if self.penalised not in ("new", "all"):
             raise NacreError(f"{kind}.penalised is 'new' or 'all'; got {self.penalised!r}")
-        if self.columns not in ("half", "full", "freed"):
-            raise NacreError(f"{kind}.columns is 'half', 'full' or 'freed'; got {self.columns!r}")
+        if self.columns not in ("full", "half", "freed"):
+            raise NacreError(f"{kind}.columns is 'full', 'half' or 'freed'; got {self.columns!r}")
 
     @classmethod
     def text(cls, sparsity: float = 0.1) -> CACL:
         """The paper as printed: random factors, the norm not squared, the trained factors cut as they are."""
-        return cls(sparsity, start=Start("random"), squared=False, exact=False, columns="full")
+        return cls(sparsity, start=Start("random"), squared=False, exact=False)
 
     @classmethod
     def published(cls, sparsity: float = 0.1) -> CACL:
