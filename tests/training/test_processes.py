@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import re
@@ -139,6 +140,11 @@ def learn(way: str, folder: Path, seed: int = 0) -> tuple[Learner, dict[str, Ten
     return life, outcome(life, histories)
 
 
+def threads() -> list[str]:
+    """The names of all threads of this process, Python's or not; on Linux."""
+    return [path.joinpath("comm").read_text().strip() for path in Path("/proc/self/task").glob("*")]
+
+
 def worker(folder: Path) -> None:
     """One of the processes that torchrun starts. Its own weights are drawn from its own seed."""
     rank = int(os.environ["RANK"])
@@ -149,6 +155,7 @@ def worker(folder: Path) -> None:
             written.append(os.fsdecode(args[0]))
 
     sys.addaudithook(watch)
+    atexit.register(lambda: folder.joinpath(f"threads-{rank}.txt").write_text("\n".join(threads())))  # runs last
     for way in WAYS:
         life, found = learn(way, folder / way, seed=rank)
         life.save(folder / way / "life")
@@ -193,6 +200,13 @@ def together(tmp_path_factory: pytest.TempPathFactory) -> Together:
 def test_both_processes_end_well(together: Together) -> None:
     assert together.status == 0, together.log
     assert [(together.report(rank)["rank"], together.report(rank)["count"]) for rank in (0, 1)] == [(0, 2), (1, 2)]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="threads have names to be read on Linux only")
+def test_no_thread_of_the_group_is_left_when_a_process_ends(together: Together) -> None:
+    for rank in (0, 1):
+        left = together.folder.joinpath(f"threads-{rank}.txt").read_text().split("\n")
+        assert not [name for name in left if "gloo" in name], left
 
 
 @pytest.mark.parametrize("way", WAYS)
