@@ -17,7 +17,7 @@ _LEVELS = 1 << 16
 def quick_dropout(device: torch.device) -> AbstractContextManager[object]:
     """In this block `F.dropout` (that of `nn.Dropout` too) draws quickly; devices but the CPU are quick already.
 
-    The two dropouts of conv5 take a twelfth of its bfloat16 step the usual way (docs/results.md).
+    The two dropouts of conv5 take a tenth of its bfloat16 step the usual way (docs/results.md).
     """
     return _QuickDropout() if device.type == "cpu" else nullcontext()
 

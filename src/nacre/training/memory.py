@@ -18,8 +18,8 @@ _USUAL = 1 << 25  # where glibc's own adjustment ends up once large blocks were 
 def freed_memory_kept(device: torch.device) -> Iterator[None]:
     """In this block, on a CPU under glibc, freed activations stay with the process.
 
-    Otherwise each step asks the system for them anew and pays a page fault for every 4 KiB: 5,800 in a bfloat16 step
-    of conv5 at batch 64, a twelfth of its time (docs/results.md). The values of no computation change.
+    Otherwise each step asks the system for them anew and pays a page fault for every 4 KiB. What that costs is the
+    machine's: nothing that could be seen on the last one (docs/results.md). The values of no computation change.
     """
     library = _glibc() if device.type == "cpu" else None
     if library is None:
