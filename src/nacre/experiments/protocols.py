@@ -25,7 +25,7 @@ _SMALL: dict[str, Any] = {
 }
 _COSINE = Recipe(epochs=40, batch_size=32, learning_rate=2e-3, schedule="cosine")
 QUICK: dict[str, tuple[Recipe, dict[str, Any]]] = {
-    "digits": (Recipe(epochs=40, batch_size=16), {"energy": 1e-3, "sparsity": 0.1}),
+    "digits": (Recipe(epochs=40, batch_size=16), {"energy": 1e-3, "sparsity": 0.1, "share": 1 / 4}),
     "cifar100": (_COSINE, _SMALL),
     "miniimagenet": (_COSINE, {**_SMALL, "share": 1 / 4}),  # a head for 84 pixels is a sixth of a dense network
     "five-datasets": (replace(_COSINE, epochs=20), _SMALL),  # each set is twenty times a task of the others

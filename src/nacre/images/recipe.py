@@ -9,7 +9,7 @@ from nacre.scenarios import CropFlip
 from nacre.scenarios.preprocessing import Preprocessing
 from nacre.training import Recipe
 
-# of a new store: what the digits are learnt with (docs/results.md); few steps leave ranks that 1e-5 would all keep
+# of a new store; few steps leave ranks that an energy of 1e-5 would all keep
 METHOD = CACL(sparsity=0.1, energy=1e-3)
 _STEPS = 2000
 _FEWEST, _MOST = 20, 100  # epochs
