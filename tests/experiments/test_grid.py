@@ -176,9 +176,9 @@ def test_a_killed_command_leaves_no_process_behind_and_its_grid_goes_on(tmp_path
 def test_a_cell_goes_through_json_unchanged(tmp_path: Path) -> None:
     choices = Choices(data=tmp_path, class_order="random", holdout=0.15, augment=False, network="conv5")
     options = Options("paper", 7, 3, (1, 2), "tensorboard", choices)
-    cell = Cell("digits", "cacl", Dials(0.4, 0.125), 2, options)
+    cell = Cell("digits", "cacl", Dials(0.4, 0.125, "int8"), 2, options)
     assert Cell.from_json(json.loads(json.dumps(cell.to_json()))) == cell
-    assert (cell.name, str(cell)) == ("cacl-0.4-share-0.125", "cacl-0.4-share-0.125, seed 2")
+    assert (cell.name, str(cell)) == ("cacl-0.4-share-0.125-int8", "cacl-0.4-share-0.125-int8, seed 2")
 
 
 def test_the_machine_is_shared_out(monkeypatch: pytest.MonkeyPatch) -> None:

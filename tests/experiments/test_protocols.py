@@ -108,6 +108,8 @@ def test_the_record_says_which_classes_each_seed_has_drawn() -> None:
     [
         ("single", Options(), Dials(sparsity=0.1), "single has no --sparsity"),
         ("single", Options(), Dials(share=0.1), "single has no --share"),
+        ("single", Options(), Dials(dtype="int8"), "single has no --dtype"),
+        ("cacl", Options(), Dials(dtype="int4"), "dtype is 'float32', 'bfloat16', 'int8'; got 'int4'"),  # type: ignore[arg-type]
         ("cacl", Options(), Dials(share=1.5), "share is a number above 0, at most 1"),
         ("cacl", Options(seeds=(1, 1)), None, r"--seeds takes different numbers, at least one; got \[1, 1\]"),
         ("cacl", Options(seeds=()), None, "--seeds"),
@@ -148,6 +150,14 @@ def test_a_grid_has_every_share_with_every_sparsity() -> None:
     assert [cell.name for cell in grid.cells()] == ["single", "cacl-0.1-share-0.125", "cacl-0.1-share-0.0625"]
     assert [plan.method.share for plan in grid.plans().values() if plan.method.name == "cacl"] == [0.125, 0.0625]
     assert [cell.name for cell in Grid("digits", ("cacl",), shares=(0.5,)).cells()] == ["cacl-share-0.5"]
+
+
+def test_a_grid_has_every_dtype_for_factors_and_heads_alike() -> None:
+    grid = Grid("digits", ("single", "cacl"), shares=(0.125,), dtypes=("float32", "int8"))
+    named = ["single", "cacl-share-0.125-float32", "cacl-share-0.125-int8"]
+    assert [cell.name for cell in grid.cells()] == named
+    stored = [(plan.method.dtype, plan.method.head_dtype) for name, plan in grid.plans().items() if name != "single"]
+    assert stored == [("float32", "float32"), ("int8", "int8")]
 
 
 @pytest.mark.parametrize(

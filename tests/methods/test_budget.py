@@ -128,9 +128,27 @@ def test_a_task_takes_at_most_its_share_of_a_dense_network_head_and_all(share: f
     assert single.knowledge.size("a").numbers == DENSE
 
 
+def test_a_share_holds_more_ranks_where_numbers_are_stored_in_fewer_bits() -> None:
+    ranks = {}
+    for dtype in ("float32", "int8"):
+        method = CACL(energy=0, share=0.4, dtype=dtype, head_dtype=dtype)
+        learner = Learner(normed(), method, device="cpu", progress=False)
+        ranks[dtype] = learner.learn("a", problem(), recipe=recipe()).ranks
+        size = learner.knowledge.size("a")
+        dearest = {"float32": 4 * 29, "int8": 12 + 16 + 2 * 2 + 4}[dtype]  # of what a rank may cost
+        assert size.bytes <= 4 * int(0.4 * DENSE) < size.bytes + dearest
+        assert size.megabytes_at_4_bytes == pytest.approx(4 * size.numbers / 1e6, rel=1e-12)
+    assert sum(ranks["int8"].values()) > sum(ranks["float32"].values())
+    # by hand: a head of 3 rows of 12, a scale of 2 bytes each, and 3 float32 biases instead of 39 float32 numbers
+    beside = 4 * (BESIDE - 39) + 3 * 12 + 3 * 2 + 3 * 4
+    space, head = SharedSpace(normed()), nn.Linear(12, 3)
+    assert space.budget(head, 0.5, head_dtype="int8") == 4 * int(0.5 * DENSE) - beside
+    assert space.budget(head, 0.5) == 4 * int(0.5 * DENSE) - 4 * BESIDE
+
+
 def test_a_share_that_a_head_alone_exceeds_is_refused_before_training() -> None:
     learner = Learner(normed(), CACL(share=0.25), device="cpu", progress=False)
-    with pytest.raises(NacreError, match=r"a share of 0\.25 of a dense network is 101 numbers, but .* alone are 121"):
+    with pytest.raises(NacreError, match=r"a share of 0\.25 of a dense network is 404 bytes, but .* alone are 484"):
         learner.learn("a", problem(), recipe=recipe())
     assert learner.tasks == ()
 

@@ -11,6 +11,7 @@ from tyro.conf import Positional, arg
 from nacre.cli.options import Asked, Kept, MethodName, Output, ScenarioName
 from nacre.cli.output import print_json, say
 from nacre.experiments.protocols import Options
+from nacre.lowrank import Dtype
 
 
 def compare(
@@ -20,12 +21,13 @@ def compare(
     methods: tuple[MethodName, ...],
     sparsities: Annotated[tuple[float, ...], arg(aliases=["--sparsity"])] = (),
     shares: Annotated[tuple[float, ...], arg(aliases=["--share"])] = (),
+    dtypes: Annotated[tuple[Dtype, ...], arg(aliases=["--dtype"])] = (),
     jobs: int | None = None,
     ray: str | None = None,
     options: Asked = Options(),  # noqa: B008
     output: Kept = Output(),  # noqa: B008
 ) -> None:
-    """Compare methods: each with every sparsity, every share and every seed, then a table of ACC, BWT and MB.
+    """Compare methods: each with every sparsity, share, dtype and seed, then a table of ACC, BWT and MB.
 
     Each result is kept as it comes. The same command again learns what is missing: after a failure, Ctrl-C or a crash.
     A cell that fails is reported, and the others go on; the exit status is then 1.
@@ -36,6 +38,7 @@ def compare(
             (one dense network a task), and the rivals; docs/methods.md says what each does.
         sparsities: Weights of the penalty on singular values, for the methods that have it.
         shares: What a task may take, of the bytes of a dense network for it, for the methods that have it.
+        dtypes: What factors and heads are stored in, float32, bfloat16 or int8, for the methods that have it.
         jobs: How many cells at a time: one for each accelerator by default, one where there are none.
         ray: Address of a Ray cluster that learns the cells ("auto", or HOST:PORT). Every node needs nacre and the data
             (--data at the same path); what was learnt comes back into the folder here.
@@ -43,7 +46,7 @@ def compare(
     from nacre.experiments.grid import Grid
     from nacre.experiments.grid import compare as compare_all
 
-    grid = Grid(scenario, methods, sparsities, options, shares)
+    grid = Grid(scenario, methods, sparsities, options, shares, dtypes)
     folder = output.out or Path("runs") / f"{scenario}-compare"
     result = compare_all(grid, folder, jobs=jobs, ray=ray, say=say)
     if output.json:

@@ -9,6 +9,7 @@ from tyro.conf import Positional
 from nacre.cli.options import Asked, Kept, MethodName, Output, ScenarioName
 from nacre.cli.output import print_json
 from nacre.experiments.protocols import Options
+from nacre.lowrank import Dtype
 from nacre.training.processes import Processes
 
 
@@ -19,6 +20,7 @@ def run(
     method: MethodName = "cacl",
     sparsity: float | None = None,
     share: float | None = None,
+    dtype: Dtype | None = None,
     options: Asked = Options(),  # noqa: B008 - frozen
     output: Kept = Output(),  # noqa: B008
 ) -> None:
@@ -34,11 +36,13 @@ def run(
             network a task (single), or a rival; docs/methods.md says what each does.
         sparsity: Weight of the penalty on singular values; more makes smaller tasks. The protocol's own by default.
         share: What a task may take, of the bytes of a dense network for it: 0.125. The protocol's own by default.
+        dtype: What factors and heads are stored in: bfloat16 and int8 are smaller than float32. With a share, more of
+            the singular values are kept then.
     """
     from nacre.experiments.protocols import Dials, plan
     from nacre.experiments.run import run as run_plan
 
-    chosen = plan(scenario, method, options, Dials(sparsity, share))
+    chosen = plan(scenario, method, options, Dials(sparsity, share, dtype))
     folder = output.out or Path("runs") / f"{scenario}-{method}"
     result = run_plan(chosen, folder, resume=output.resume, track=options.track)
     if not Processes.current().main:

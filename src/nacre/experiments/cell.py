@@ -33,9 +33,7 @@ class Cell:
     @property
     def name(self) -> str:
         """The name of its run's folder, which the seeds share."""
-        sparsity, share = self.dials.sparsity, self.dials.share
-        parts = (f"-{sparsity:g}" if sparsity is not None else "", f"-share-{share:g}" if share is not None else "")
-        return self.method + "".join(parts)
+        return f"{self.method}{self.dials}"
 
     def __str__(self) -> str:
         return f"{self.name}, seed {self.seed}"

@@ -16,6 +16,7 @@ from nacre.experiments.plan import Json, Plan
 from nacre.experiments.protocols import Dials, Options, has_dial, recipe_and_method, stream
 from nacre.experiments.run import finish, seed_folder
 from nacre.experiments.tracking import check_tracker
+from nacre.lowrank import Dtype
 from nacre.space.store import replace_file
 from nacre.training.processes import Processes
 
@@ -31,26 +32,29 @@ class Grid:
     sparsities: tuple[float, ...] = ()
     options: Options = field(default_factory=Options)
     shares: tuple[float, ...] = ()
+    dtypes: tuple[Dtype, ...] = ()
 
     def __post_init__(self) -> None:
-        for name, values in (("methods", self.methods), ("sparsities", self.sparsities), ("shares", self.shares)):
+        dials = {"sparsities": self.sparsities, "shares": self.shares, "dtypes": self.dtypes}
+        for name, values in {"methods": self.methods, **dials}.items():
             if len(set(values)) != len(values):
                 raise WrongUsage(f"--{name} takes different ones; got {' '.join(map(str, values))}")
         if not self.methods:
             raise WrongUsage("--methods takes at least one method")
-        for name, values in (("sparsity", self.sparsities), ("share", self.shares)):
+        for name, values in zip(("sparsity", "share", "dtype"), dials.values(), strict=True):
             if values and not any(has_dial(method, name) for method in self.methods):
                 raise WrongUsage(f"none of the methods {', '.join(self.methods)} has a {name}")
         for cell in self.cells():
             recipe_and_method(cell.scenario, cell.method, cell.options, cell.dials)
 
     def cells(self) -> list[Cell]:
-        """Every method with every sparsity and share (a method that has none once) and every seed."""
+        """Every method with every sparsity, share and dtype (a method that has none once) and every seed."""
         return [
-            Cell(self.scenario, method, Dials(sparsity, share), seed, self.options)
+            Cell(self.scenario, method, Dials(sparsity, share, dtype), seed, self.options)
             for method in self.methods
             for sparsity in (self.sparsities if self.sparsities and has_dial(method, "sparsity") else (None,))
             for share in (self.shares if self.shares and has_dial(method, "share") else (None,))
+            for dtype in (self.dtypes if self.dtypes and has_dial(method, "dtype") else (None,))
             for seed in self.options.seeds
         ]
 
@@ -71,6 +75,7 @@ class Grid:
             "methods": list(self.methods),
             "sparsities": list(self.sparsities),
             "shares": list(self.shares),
+            "dtypes": list(self.dtypes),
             **options,
         }
 

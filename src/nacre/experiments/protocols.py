@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args
 from nacre.errors import NacreError, WrongUsage
 from nacre.experiments.plan import Plan
 from nacre.experiments.tracking import TrackerName
-from nacre.lowrank import Start
+from nacre.lowrank import Dtype, Start
 from nacre.methods import CACL, METHODS
 from nacre.scenarios import SCENARIOS, Choices, Scenario
 from nacre.training import Recipe
@@ -53,9 +53,16 @@ class Dials:
 
     sparsity: float | None = None
     share: float | None = None
+    dtype: Dtype | None = None  # of factors and heads
 
-    def given(self) -> dict[str, float]:
+    def given(self) -> dict[str, float | str]:
         return {name: value for name, value in asdict(self).items() if value is not None}
+
+    def __str__(self) -> str:
+        """As part of a folder's name."""
+        named = {"sparsity": "", "share": "share-", "dtype": ""}
+        values = {name: value if isinstance(value, str) else f"{value:g}" for name, value in self.given().items()}
+        return "".join(f"-{named[name]}{value}" for name, value in values.items())
 
 
 def plan(scenario: str, method: str, options: Options | None = None, dials: Dials | None = None) -> Plan:
@@ -82,7 +89,7 @@ def recipe_and_method(scenario: str, method: str, options: Options, dials: Dials
     for name, value in (dials or Dials()).given().items():
         if not has_dial(method, name):
             raise WrongUsage(f"the method {method} has no --{name}")
-        settings = {**settings, name: value}
+        settings = {**settings, name: value, **({"head_dtype": value} if name == "dtype" else {})}
     try:
         chosen = kind(**settings)
         if options.epochs is not None:

@@ -27,6 +27,8 @@ def print_grid(result: dict[str, Any]) -> None:
         Column("BWT", [_printed(cell, "bwt") for cell in cells]),
         Column("MB", [_printed(cell, "megabytes", 3) for cell in cells]),
     ]
+    if any(cell.get("dtype") for cell in cells):
+        columns.append(Column("at 4 bytes a number", [f"{_mean(cell, 'megabytes_at_4_bytes'):.3f}" for cell in cells]))
     if any(beside := [_kept_beside(cell) for cell in cells]):
         columns.append(Column("kept beside, MB", [f"{each:.3f}" if each else "" for each in beside]))
     title = f"{result['scenario']}, protocol {result['protocol']}"
@@ -54,9 +56,13 @@ def _printed(result: dict[str, Any], key: str, digits: int = 2) -> str:
 
 
 def _kept_beside(result: dict[str, Any]) -> float:
-    """MB of examples and numbers that are kept to learn later tasks and no answer needs; of several seeds the mean."""
-    runs = result.get("runs", [result])
-    return fmean(float(run.get("image_megabytes", 0) + run.get("learning_megabytes", 0)) for run in runs)
+    """MB of examples and numbers that are kept to learn later tasks and no answer needs."""
+    return _mean(result, "image_megabytes") + _mean(result, "learning_megabytes")
+
+
+def _mean(result: dict[str, Any], key: str) -> float:
+    """Over the seeds."""
+    return fmean(float(run.get(key, 0)) for run in result.get("runs", [result]))
 
 
 def _summary(result: dict[str, Any]) -> str:

@@ -92,7 +92,7 @@ class CACL(SpaceMethod):
 
     def budget_of(self, space: SharedSpace, task: Task) -> int | None:
         """Bytes that the task's factors may take."""
-        return self.budget if self.share is None else space.budget(task.head, self.share)
+        return self.budget if self.share is None else space.budget(task.head, self.share, head_dtype=self.head_dtype)
 
     def phases(self, recipe: Recipe) -> dict[str, range]:
         """The epochs before the factors are cut to the budget, and those in which what was kept learns on."""

@@ -133,9 +133,9 @@ class SharedSpace:
             disk=saving.bytes_on_disk(self.folder, chosen if task is not None else None),
         )
 
-    def budget(self, head: nn.Module, share: float) -> int:
+    def budget(self, head: nn.Module, share: float, *, head_dtype: Dtype = "float32") -> int:
         """Bytes that factors may take so that a task with this head takes at most a share of a dense network."""
-        return budget_in_share(self._layout, head, share)
+        return budget_in_share(self._layout, head, share, head_dtype)
 
     def _base_numbers(self) -> int:
         return self._layout.base_numbers if self.base != "zero" else 0

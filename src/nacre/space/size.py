@@ -8,6 +8,8 @@ from dataclasses import dataclass, fields
 from torch import nn
 
 from nacre.errors import NacreError
+from nacre.lowrank import Dtype
+from nacre.space.encodings import saved
 from nacre.space.layout import Kinds, Layout, kind_of, stored_tensors
 
 BYTES_A_NUMBER = 4
@@ -51,6 +53,11 @@ class Size:
         return self.bytes / 1e6
 
     @property
+    def megabytes_at_4_bytes(self) -> float:
+        """As papers count: 4 bytes a number, in however few bits it is stored."""
+        return self.megabytes + self.saved / 1e6
+
+    @property
     def bytes(self) -> int:
         """4 a number, less what storing some in fewer bits saves."""
         return self.numbers * BYTES_A_NUMBER - self.saved
@@ -59,6 +66,7 @@ class Size:
         """What stands beside the megabytes in a record: sizes that count otherwise, or count something else."""
         return {
             "megabytes_without_masks": self.megabytes_without_masks,
+            "megabytes_at_4_bytes": self.megabytes_at_4_bytes,
             "learning_megabytes": self.learning * BYTES_A_NUMBER / 1e6,
             "images_kept": self.images,
             "image_megabytes": self.image_bytes / 1e6,
@@ -68,17 +76,23 @@ class Size:
 _NO_NUMBERS = ("saved", "mask_bits", "learning", "images", "image_bytes", "disk")
 
 
-def budget_in_share(layout: Layout, head: nn.Module, share: float) -> int:
-    """Bytes that a task's factors may take so that all it adds is at most a share of a dense network with this head."""
-    own = _count({name: kind_of(tensor) for name, tensor in stored_tensors(head).items()}) + _count(layout.private)
+def budget_in_share(layout: Layout, head: nn.Module, share: float, head_dtype: Dtype = "float32") -> int:
+    """Bytes that a task's factors may take so that all it adds is at most a share of a dense network with this head.
+
+    The dense network counts at 4 bytes a number, the task's own head at what it is stored in.
+    """
+    tensors = {f"head/{name}": tensor for name, tensor in stored_tensors(head).items()}
+    own = _count({name: kind_of(tensor) for name, tensor in tensors.items()}) + _count(layout.private)
     dense = own + _count(layout.weights | layout.frozen | layout.constant)
-    allowed, beside = int(share * dense), own + len(layout.layers)  # an identifier is a number for each layer
+    less = saved(tensors, {"head": head_dtype}).get("head", 0)
+    allowed = BYTES_A_NUMBER * int(share * dense)
+    beside = BYTES_A_NUMBER * (own + len(layout.layers)) - less  # an identifier is a number for each layer
     if allowed < beside:
         raise NacreError(
-            f"a share of {share:g} of a dense network is {allowed:,} numbers, but a task's head, norm tensors, biases "
+            f"a share of {share:g} of a dense network is {allowed:,} bytes, but a task's head, norm tensors, biases "
             f"and identifier alone are {beside:,}: allow a larger share"
         )
-    return BYTES_A_NUMBER * (allowed - beside)
+    return allowed - beside
 
 
 def _count(kinds: Kinds) -> int:

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from nacre import SharedSpace
-from nacre.lowrank import Factors
+from nacre.lowrank import Dtype, Factors
 
 MakeRun = Callable[..., Path]
 EPOCHS = 4
@@ -36,12 +36,14 @@ def make_run(
     epochs: int = EPOCHS,
     images: int = 2500,
     spectra: bool = True,
+    dtype: Dtype = "float32",
     environment: Mapping[str, Any] | None = None,
     **plan: Any,
 ) -> Path:
     """A run folder; `done` says how many tasks a seed has learnt, where that is not all of them."""
     folder.mkdir(parents=True)
     given = {"sparsity": 0.1} if method != "single" and settings is None else dict(settings or {})
+    given |= {"dtype": dtype} if method != "single" else {}
     default: dict[str, Any] = {"scenario": "digits", "protocol": "quick", "network": "conv5", "tasks": list(tasks)}
     default |= {"method": {"name": method, "settings": given}, "recipe": {"epochs": epochs, "batch_size": 16}}
     write(folder / "run.json", {**default, "seeds": list(seeds), **plan})
@@ -51,7 +53,8 @@ def make_run(
         count = (done or {}).get(seed, len(tasks))
         order = [tasks[at] for at in np.random.default_rng(seed).permutation(len(tasks))]
         if count >= 0:
-            make_seed(folder / f"seed-{seed}", order[:count], seed, method, network, features, epochs, images, spectra)
+            of = (method, network, features, epochs, images, spectra, dtype)
+            make_seed(folder / f"seed-{seed}", order[:count], seed, *of)
     return folder
 
 
@@ -65,6 +68,7 @@ def make_seed(
     epochs: int,
     images: int,
     spectra: bool,
+    dtype: Dtype,
 ) -> None:
     folder.mkdir()
     draw, space = np.random.default_rng(seed), SharedSpace(network())
@@ -75,7 +79,7 @@ def make_seed(
         expanded = space.expand(nn.Linear(features, 2), dense=method == "single", sharing=method != "cacl-st")
         if method != "single":
             before[task] = cut(expanded, draw, 1 if at == 0 else 3)
-        space.append(task, expanded)
+        space.append(task, expanded, **({} if method == "single" else {"dtype": dtype, "head_dtype": dtype}))
         matrix.append([*(matrix[-1] if matrix else []), float(draw.uniform(80, 95))])
         lines += [log_line(task, epoch, epochs, images, draw, method) for epoch in range(1, epochs + 1)]
     if tasks:

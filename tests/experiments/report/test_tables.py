@@ -56,6 +56,21 @@ def test_results_are_means_and_deviations_over_seeds_as_numpy_has_them(tmp_path:
     assert f"| {np.mean(accs):.2f}({np.std(accs, ddof=1):.2f}) |" in table.markdown()
 
 
+def test_sizes_in_fewer_bits_stand_beside_those_at_4_bytes_a_number(tmp_path: Path, make_run: MakeRun) -> None:
+    folders = [make_run(tmp_path / dtype, dtype=dtype) for dtype in ("float32", "int8")]
+    [both] = group(read_runs(folders)[0])
+    plain, small = rows_of(results(both))
+    spaces = [SharedSpace.load(folder / "seed-0" / "life.nacre") for folder in folders]
+    assert [row["method"] for row in (plain, small)] == ["CACL 0.1", "CACL 0.1, int8"]
+    for row, space in zip((plain, small), spaces, strict=True):
+        assert float(row["size (MB)"]) == pytest.approx(space.size().bytes / 1e6, rel=1e-9)
+        assert float(row["at 4 bytes a number (MB)"]) == pytest.approx(space.size().numbers * 4 / 1e6, rel=1e-9)
+    assert float(small["size (MB)"]) < float(plain["size (MB)"])
+    assert "at 4 bytes a number (MB)" not in results(group_of(folders[0])).headings
+    memory = rows_of(details_of(folders[1])["run-memory"])
+    assert sum(float(row["all (MB)"]) for row in memory) == pytest.approx(spaces[1].size().bytes / 1e6, rel=1e-9)
+
+
 def test_the_cut_says_the_share_of_energy_that_is_gone(tmp_path: Path, make_run: MakeRun) -> None:
     folder = make_run(tmp_path / "run")
     before = json.loads((folder / "seed-0" / "spectra.json").read_text())

@@ -15,9 +15,10 @@ from nacre.experiments.report.text import slug, unique
 
 READING = (
     "ACC is the mean test accuracy over all tasks after the last one; BWT how much the accuracy on earlier tasks "
-    "changed since each was learnt (below 0: forgotten); MB are 1e6 bytes, 4 a number. Several seeds: mean(standard "
-    "deviation). The number after a method is the weight of its sparsity penalty; a fraction is what a task may "
-    "take of a dense network; single is one dense network a task, the paper's Baseline_UB."
+    "changed since each was learnt (below 0: forgotten); MB are 1e6 bytes, 4 a number but where a method's name says "
+    "int8 or bfloat16. Several seeds: mean(standard deviation). The number after a method is the weight of its "
+    "sparsity penalty; a fraction is what a task may take of a dense network; single is one dense network a task, the "
+    "paper's Baseline_UB."
 )
 COPIED = (
     "Of the numbers that the paper prints, HAT, PNN, A-GEM, ER-RES and ACL are copied from ACL's paper, where "

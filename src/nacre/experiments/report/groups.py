@@ -78,9 +78,11 @@ def _labelled(runs: Sequence[Run]) -> list[Labelled]:
 def _method(run: Run) -> str:
     name = METHODS[run.method].title if run.method in METHODS else printable(run.method)
     sparsity, share = run.settings.get("sparsity"), run.settings.get("share")
+    dtype = run.settings.get("dtype", "float32")
+    stored = f", {printable(str(dtype))}" if dtype != "float32" else ""
     if isinstance(share, int | float):  # what makes a task small where there is one
-        return f"{name} {Fraction(share).limit_denominator(1000)}"
-    return f"{name} {sparsity:g}" if isinstance(sparsity, int | float) else name
+        return f"{name} {Fraction(share).limit_denominator(1000)}{stored}"
+    return f"{name} {sparsity:g}{stored}" if isinstance(sparsity, int | float) else name + stored
 
 
 def _longer(labels: Sequence[str], more: Sequence[str | None]) -> list[str]:

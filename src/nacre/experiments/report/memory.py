@@ -44,7 +44,7 @@ def growth(group: Group) -> Drawing | None:
     axes.set_ylabel("size of all tasks (MB)")
     names = [short(label, 44) for _, label in handles]
     drawn.legend([handle for handle, _ in handles], names, loc="outside lower center", ncols=columns)
-    caption = "Size of all that was learnt, after each task: factors, heads, norms and the ranks, at 4 bytes a number."
+    caption = "Size of all that was learnt, after each task: factors, heads, norms and the ranks."
     if any(len(each.run.shown) > 1 for each in group.runs):
         caption += " Mean over seeds; bars are one standard deviation."
     return Drawing(f"{slug(group.title)}-growth", "Growth of memory", caption, drawn)

@@ -12,9 +12,12 @@ from nacre.experiments.report.runs import Json, Run
 from nacre.experiments.report.tables import Cell, Table
 from nacre.experiments.report.text import printable, slug
 
-HEADINGS = ("method", "whose", "ACC (%)", "BWT (%)", "size (MB)", "on disk (MB)", "seeds", "tasks", "protocol", "from")
+HEADINGS = (
+    *("method", "whose", "ACC (%)", "BWT (%)", "size (MB)", "at 4 bytes a number (MB)", "on disk (MB)"),
+    *("seeds", "tasks", "protocol", "from"),
+)
 _OF_A_SESSION = ("begun", "sessions", "seeds")
-_WHOSE = HEADINGS.index("whose")
+_WHOSE, _SIZE, _AT_4 = (HEADINGS.index(heading) for heading in ("whose", "size (MB)", "at 4 bytes a number (MB)"))
 
 
 def results(group: Group) -> Table:
@@ -24,7 +27,7 @@ def results(group: Group) -> Table:
     printed = _printed(paper) if paper else []
     marks = ["ours"] * len(rows) + ["paper" if row[_WHOSE] == "paper" else "copied" for row in printed]
     title = f"{group.title}: our numbers" + (" beside the paper's" if printed else "")
-    return Table(f"{slug(group.title)}-results", title, HEADINGS, (*rows, *printed), tuple(marks))
+    return _table(f"{slug(group.title)}-results", title, (*rows, *printed), tuple(marks))
 
 
 def apart(group: Group) -> Table | None:
@@ -35,13 +38,21 @@ def apart(group: Group) -> Table | None:
     rows = _printed(paper)
     title = f"The paper's numbers ({paper.tasks} tasks, {paper.network}): not comparable with those above"
     marks = tuple("paper" if row[_WHOSE] == "paper" else "copied" for row in rows)
-    return Table(f"{slug(group.title)}-paper", title, HEADINGS, tuple(rows), marks)
+    return _table(f"{slug(group.title)}-paper", title, tuple(rows), marks)
+
+
+def _table(name: str, title: str, rows: tuple[tuple[Cell, ...], ...], marks: tuple[str, ...]) -> Table:
+    """Without the sizes at 4 bytes a number where all are stored in as many."""
+    at = [place for place in range(len(HEADINGS)) if place != _AT_4 or any(row[_AT_4] != row[_SIZE] for row in rows)]
+    shown = tuple(tuple(row[place] for place in at) for row in rows)
+    return Table(name, title, tuple(HEADINGS[place] for place in at), shown, marks)
 
 
 def _ours(each: Labelled) -> tuple[Cell, ...]:
     run, done = each.run, each.run.finished
     missing = len(run.planned) - len(done)
     sizes = [seed.megabytes for seed in done if seed.megabytes is not None]
+    at_4_bytes = [seed.megabytes_at_4_bytes for seed in done if seed.megabytes_at_4_bytes is not None]
     disk = [seed.bytes_on_disk / 1e6 for seed in done if seed.bytes_on_disk is not None]
     return (
         each.label,
@@ -49,6 +60,7 @@ def _ours(each: Labelled) -> tuple[Cell, ...]:
         Number.of([seed.acc for seed in done]),
         Number.of([seed.bwt for seed in done]),
         megabytes(sizes),
+        megabytes(at_4_bytes or sizes),
         megabytes(disk),
         str(len(done)) if not missing else f"{len(done)} of {len(run.planned)}",
         len(run.tasks),
@@ -64,6 +76,7 @@ def _printed(paper: Benchmark) -> list[tuple[Cell, ...]]:
             "paper" if row.source is None else "paper, copied" if row.source != UNSAID else "paper, of others",
             row.acc,
             row.bwt,
+            row.megabytes,
             row.megabytes,
             None,
             "3" if row.source is None else "-",

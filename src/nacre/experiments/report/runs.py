@@ -48,6 +48,11 @@ class Seed:
         return self.stored.megabytes if self.stored else self.result.get("megabytes")
 
     @property
+    def megabytes_at_4_bytes(self) -> float | None:
+        """However few bits the numbers are stored in."""
+        return self.stored.megabytes_at_4_bytes if self.stored else self.result.get("megabytes_at_4_bytes")
+
+    @property
     def bytes_on_disk(self) -> int | None:
         return self.stored.disk if self.stored else self.result.get("bytes_on_disk")
 

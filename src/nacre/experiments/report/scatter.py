@@ -44,7 +44,7 @@ def scatter(group: Group) -> Drawing | None:
         error: dict[str, Any] = {"xerr": size.std, "yerr": acc.std, "ecolor": INK, "elinewidth": 0.8, "capsize": 2}
         axes.errorbar(size.mean, acc.mean, linestyle="none", markersize=7, zorder=4, **_point(position), **error)
     axes.margins(y=0.12)
-    axes.set_xlabel("size of all tasks (MB, 4 bytes a number)")
+    axes.set_xlabel("size of all tasks (MB)")
     axes.set_ylabel("ACC (%)")
     _legend(axes, [(short(label, 44), position) for label, _, _, position in ours], rows)
     _place(axes, rows, [(size, acc) for _, size, acc, _ in ours])

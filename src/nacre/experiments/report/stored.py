@@ -27,6 +27,7 @@ class StoredTask:
     name: str
     ranks: dict[str, int]
     parts: dict[str, float]
+    saved: float = 0.0  # MB by which fewer bits make it smaller than 4 bytes a number
 
     @property
     def megabytes(self) -> float:
@@ -45,6 +46,10 @@ class Stored:
     @property
     def megabytes(self) -> float:
         return self.base + math.fsum(task.megabytes for task in self.tasks)
+
+    @property
+    def megabytes_at_4_bytes(self) -> float:
+        return self.megabytes + math.fsum(task.saved for task in self.tasks)
 
     def growth(self) -> list[float]:
         """MB after each task."""
@@ -83,9 +88,11 @@ def _rewritten(folder: Path) -> Stored:
 
 def _task(entry: Mapping[str, Any]) -> StoredTask:
     numbers, ranks = dict(entry["numbers"]), {str(layer): int(rank) for layer, rank in dict(entry["ranks"]).items()}
-    counts = {shown: numbers.pop(part) for part, shown in _PARTS.items()}
-    counts[REST] = sum(numbers.values()) + len(ranks)
-    return StoredTask(entry["name"], ranks, {part: count * BYTES_A_NUMBER / 1e6 for part, count in counts.items()})
+    saved = {str(part): int(less) for part, less in dict(entry.get("saved", {})).items()}
+    taken = {shown: BYTES_A_NUMBER * numbers.pop(part) - saved.get(part, 0) for part, shown in _PARTS.items()}
+    taken[REST] = BYTES_A_NUMBER * (sum(numbers.values()) + len(ranks))
+    parts = {part: count / 1e6 for part, count in taken.items()}
+    return StoredTask(entry["name"], ranks, parts, sum(saved.values()) / 1e6)
 
 
 def kept_values(folder: Path) -> Spectra:
