@@ -209,7 +209,19 @@ def test_inspect_shows_where_the_bytes_go(
     [
         (
             "learn",
-            ["--network", "--size", "--epochs", "--budget", "--test-share", "--flip", "--label", "--seed", "--json"],
+            [
+                "--network",
+                "hf:",
+                "--base",
+                "--size",
+                "--epochs",
+                "--budget",
+                "--test-share",
+                "--flip",
+                "--label",
+                "--seed",
+                "--json",
+            ],
         ),
         ("predict", ["--top", "--json"]),
         ("drop", ["cannot be dropped", "folder of the store"]),

@@ -14,8 +14,9 @@ from PIL import Image
 
 from nacre import CACL, Learner, NacreError, Single
 from nacre.images import Learnt, Wanted, learn
+from nacre.images.beginning import Beginning
 from nacre.images.examples import Prepared, read, side_for
-from nacre.images.opened import begin, open_store
+from nacre.images.opened import open_store
 from nacre.images.recipe import choose
 from nacre.scenarios.given import find
 from nacre.scenarios.preprocessing import Preprocessing
@@ -226,11 +227,11 @@ def test_the_recipe_has_about_two_thousand_steps() -> None:
 
 def test_a_network_with_a_head_of_its_own_gets_it() -> None:
     prepared = Preprocessing(32, (0.5,) * 3, (0.25,) * 3)
-    head, again = (begin("vgg16_bn", prepared, 0).head("p", 2) for _ in range(2))
+    head, again = (Beginning("vgg16_bn", 32, 0).opened(prepared).head("p", 2) for _ in range(2))
     assert head is not None
     assert again is not None
     assert all(torch.equal(one, other) for one, other in zip(head.parameters(), again.parameters(), strict=True))
-    assert begin("conv5", prepared, 0).head("p", 2) is None
+    assert Beginning("conv5", 32, 0).opened(prepared).head("p", 2) is None
     assert [tuple(part.shape) for part in head.parameters()] == [(32, 512), (32,), (2, 32), (2,)]
 
 

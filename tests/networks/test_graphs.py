@@ -123,7 +123,7 @@ def test_a_store_of_one_loads_without_being_given_it(name: str, tmp_path: Path) 
 
 def test_a_name_that_stands_for_nothing_lists_those_that_do() -> None:
     with pytest.raises(
-        NacreError, match=r"no network is called 'resnet19'; there are conv5, vgg16_bn, resnet18, .*hf:"
+        NacreError, match=r"no network is called 'resnet19'; the networks are conv5, vgg16_bn, resnet18, .*hf:"
     ):
         by_name("resnet19")
 

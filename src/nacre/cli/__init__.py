@@ -42,6 +42,7 @@ _EXAMPLES = """Teach one PyTorch network task after task: nothing is forgotten, 
 Your own pictures:
     nacre learn life.nacre flowers ./flowers              a folder with a sub-folder for every class
     nacre learn life.nacre birds ./birds --budget 200KB   next month, into the same store
+    nacre learn leaf.nacre leaves ./leaves --network hf:FOLDER   on a pretrained model of transformers
     nacre predict life.nacre flowers a.jpg ./new          file, class, probability
     nacre inspect life.nacre                              what is in it, where its bytes go
 

@@ -26,7 +26,6 @@ def inspect(store: Store, /, *, json: AsJson = False) -> None:
 
 
 def _print(described: dict[str, Any]) -> None:
-    from nacre.experiments.table import ranks_table
     from nacre.tables import Column, print_line, print_table
 
     tasks = described["tasks"]
@@ -38,13 +37,11 @@ def _print(described: dict[str, Any]) -> None:
         Column("classes", [_classes(task["classes"]) for task in tasks], text=True),
     ]
     print_table(described["store"], names, columns)
-    if any(task["ranks"] for task in tasks):
-        print_table(*ranks_table({task["task"]: task["ranks"] for task in tasks}))
-    for title, key in (("Where the bytes of a task go", "parts"), ("Of those for factors, by layer", "layers")):
-        headings = dict.fromkeys(heading for task in tasks for heading in task[key])
-        cells = {heading: [f"{task[key].get(heading, 0):,}" for task in tasks] for heading in headings}
-        if cells:
-            print_table(title, names, [Column(heading, column) for heading, column in cells.items()])
+    _print_counts("Rank that each task added to each layer", "ranks", tasks)
+    _print_counts("Where the bytes of a task go", "parts", tasks)
+    _print_counts("Of those for factors, by layer", "layers", tasks)
+    if described.get("base") in _BASES:
+        print_line(_base(described))
     each = "in the bits they are stored in" if described["fewer_bits"] else "at 4 bytes a number"
     print_line(
         f"{len(tasks)} tasks, {described['megabytes']:.3f} MB {each}, {described['bytes_on_disk']:,} bytes on disk"
@@ -56,6 +53,35 @@ def _print(described: dict[str, Any]) -> None:
         )
     for suggestion in described["suggestions"]:
         print_line(f"- {suggestion}")
+
+
+def _print_counts(title: str, key: str, tasks: Sequence[dict[str, Any]]) -> None:
+    """A row for each task, a column for each of what is counted; the other way round where that is too wide."""
+    from nacre.tables import Column, print_table
+
+    counted = list(dict.fromkeys(heading for task in tasks for heading in task[key]))
+    cells = {task["task"]: [f"{task[key].get(heading, 0):,}" for heading in counted] for task in tasks}
+    if sum(map(len, counted)) > _WIDE:
+        columns = [Column(task, column) for task, column in cells.items()]
+        print_table(title, Column("layer", counted, text=True), columns)
+    elif counted:
+        columns = [Column(heading, [row[at] for row in cells.values()]) for at, heading in enumerate(counted)]
+        print_table(title, Column("task", list(cells), text=True), columns)
+
+
+_WIDE = 120  # characters of all headings
+_BASES = ("backbone", "external")
+
+
+def _base(described: dict[str, Any]) -> str:
+    """What is under every task, and where it is."""
+    source = described["base_source"] or {"name": None, "sha256": ""}
+    size = f"{described['base_megabytes']:.3f} MB"
+    if described["base"] == "backbone":
+        where = f"{size}, {described['base_bytes']:,} bytes on disk, once for all tasks"
+    else:
+        where = f"{size}, outside of the store, known by its hash {source['sha256'][:12]}"
+    return f"Under every task {source['name'] or described['network']}: {where}"
 
 
 def _classes(names: Sequence[str] | None) -> str:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from tyro.conf import Positional, arg
 
@@ -17,6 +18,7 @@ from nacre.training.processes import Processes
 if TYPE_CHECKING:
     from nacre.images import Learnt, Wanted
 
+_WIDE = 100  # characters of a line
 _UNITS = {"": 1, "B": 1, "KB": 1e3, "MB": 1e6, "GB": 1e9, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30}
 
 
@@ -27,6 +29,7 @@ def learn(
     /,
     *,
     network: str | None = None,
+    base: Literal["store", "external"] | None = None,
     size: int | None = None,
     epochs: int | None = None,
     budget: str | None = None,
@@ -50,8 +53,14 @@ def learn(
         task: The new task's name.
         pictures: A folder with a sub-folder for every class, or train/ and test/ with such folders in them; a .csv of
             path and label; a .parquet file or a folder of them; or a data set of the Hugging Face hub, OWNER/NAME.
-        network: Of a new store: conv5 by default, or another name in nacre.networks.NETWORKS, such as vgg16_bn.
-        size: Of a new store: the side of its pictures in pixels; 32 by default, 64 if most of them are larger.
+        network: Of a new store: conv5 (the default), vgg16_bn, resnet18, resnet50 or vit_tiny, from scratch; or
+            hf:NAME or hf:FOLDER, an image model of Hugging Face transformers with the weights it comes with. Every
+            task then stands on these, which are kept once.
+        base: Of a new store of a pretrained network: its weights are kept in the "store" (the default), which needs
+            nothing else then; or "external", not kept: the store knows where they came from and their hash, and
+            every command opens them there.
+        size: Of a new store: the side of its pictures in pixels. 32 by default, 64 if most of them are larger; of a
+            pretrained network what its image processor says.
         epochs: How often all pictures are gone through.
         budget: The most that the task's factors may take, 200KB. Learns the task without it too, and says what it costs
             in accuracy.
@@ -65,7 +74,7 @@ def learn(
     from nacre.images import learn as learn_pictures
 
     try:
-        wanted = Wanted(network, size, seed, epochs, _bytes(budget), test_share, flip, label)
+        wanted = Wanted(network, size, seed, epochs, _bytes(budget), test_share, flip, label, base)
     except NacreError as error:
         raise WrongUsage(str(error)) from error
     try:
@@ -98,18 +107,31 @@ def _print(store: Path, learnt: Learnt, wanted: Wanted) -> None:
     from nacre.tables import print_line
 
     share = f"{learnt.accuracy:.1f} % of " if learnt.accuracy is not None else "not tested, "
-    ranks = ", ".join(f"{layer} {rank}" for layer, rank in learnt.ranks.items())
     lines = [
         f"{learnt.task}: {len(learnt.classes)} classes, learnt from {learnt.trained_on:,} pictures",
         f"  accuracy   {share}{learnt.tested_on:,} test pictures",
-        f"  ranks      {ranks}",
+        f"  ranks      {_ranks(learnt.ranks)}",
         f"  added      {learnt.megabytes:.3f} MB, {learnt.factor_bytes:,} bytes of it factors",
         *([f"  budget     {_cost(learnt, wanted.budget)}"] if wanted.budget is not None else []),
+        *([f"  base       {_base(learnt)}"] if learnt.base is not None else []),
         f"  before it  {_unchanged(learnt)}",
         f"  store      {store}",
     ]
     for line in lines:
         print_line(line)
+
+
+def _ranks(ranks: Mapping[str, int]) -> str:
+    named = ", ".join(f"{layer} {rank}" for layer, rank in ranks.items())
+    if len(named) <= _WIDE:
+        return named
+    least, most = min(ranks.values()), max(ranks.values())
+    return f"{least} to {most} in {len(ranks)} layers, {sum(ranks.values()):,} in all; nacre inspect has each"
+
+
+def _base(learnt: Learnt) -> str:
+    where = "kept once, in the store" if learnt.base == "store" else "not in the store, which knows its hash"
+    return f"{learnt.network}, {learnt.base_megabytes:.3f} MB, {where}"
 
 
 def _cost(learnt: Learnt, budget: int) -> str:

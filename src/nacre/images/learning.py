@@ -9,20 +9,24 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from nacre.errors import NacreError
-from nacre.images.examples import Examples, Prepared, read, side_for
+from nacre.errors import NacreError, WrongUsage
+from nacre.images.beginning import DEFAULT_NETWORK, BaseKept, Beginning, begin
+from nacre.images.examples import Examples, Prepared, read
 from nacre.images.interrupted import checkpoints, learning
-from nacre.images.opened import DEFAULT_NETWORK, Opened, begin, exists, open_store, smallest_side
+from nacre.images.opened import Opened, exists, open_store
 from nacre.images.recipe import Chosen, choose
 from nacre.learner import Result
 from nacre.methods import CACL
-from nacre.scenarios.given import Given, find
+from nacre.networks import PRETRAINED
+from nacre.networks.registry import known_as
+from nacre.scenarios.given import find
 from nacre.scenarios.preprocessing import Preprocessing
 from nacre.scenarios.progress import say
 from nacre.space.naming import as_path, check_new
 from nacre.space.size import BYTES_A_NUMBER
 from nacre.training.processes import Processes
 
+_NO_BASE = "--base says where the weights of a pretrained network are kept, --network hf:NAME_OR_FOLDER; {}"
 _LOOKS = 64  # pictures that earlier tasks answer before and after
 
 
@@ -38,8 +42,13 @@ class Wanted:
     test_share: float = 0.2
     flip: bool = False
     label: str | None = None
+    base: BaseKept | None = None  # where a pretrained network's weights are kept
 
     def __post_init__(self) -> None:
+        if self.base not in (None, "store", "external"):
+            raise NacreError(f"a base is kept in the store or external; got {self.base!r}")
+        if self.base is not None and self.network is not None and not self.network.startswith(PRETRAINED):
+            raise NacreError(_NO_BASE.format(f"{self.network} is learnt from scratch"))
         if not 0 <= self.test_share < 1:
             raise NacreError(f"the test share is a share of the pictures, from 0 to below 1; got {self.test_share:g}")
         for name, value in (("size", self.size), ("epochs", self.epochs), ("budget", self.budget)):
@@ -62,6 +71,9 @@ class Learnt:
     megabytes: float
     seconds: float
     recipe: str
+    network: str
+    base: str | None  # where the weights under every task are kept: "store", "external"; None where there are none
+    base_megabytes: float
     unchanged: tuple[str, ...]  # earlier tasks that answered the same bits before and after
     looked_at: int  # pictures that they answered
     skipped: tuple[str, ...]
@@ -75,40 +87,39 @@ def learn(store: str | Path, task: str, pictures: str | Path, wanted: Wanted | N
     opened = _opened(store, wanted)
     check_new(task, opened.learner.tasks if opened is not None else ())
     found = find(str(pictures), wanted.label)
+    network = wanted.network or DEFAULT_NETWORK
+    first = opened or begin(network, found, wanted.size, wanted.base, wanted.seed)
     with learning(store) as folder:
-        side = opened.preprocessing.side if opened is not None else _side(found, wanted)
-        seed = opened.learner.seed if opened is not None else wanted.seed or 0
-        examples = read(found, task, side, wanted.test_share, seed)
-        for note in (*(f"skipped: {problem}" for problem in examples.skipped), *examples.notes):
-            _say(note)
-        prepared = opened.preprocessing if opened is not None else Preprocessing.fitted(side, examples.train.images)
-        chosen = choose(len(examples.train.labels), prepared, epochs=wanted.epochs, flip=wanted.flip)
-        _say(f"{task}: {chosen.words}")
-        return _Work(store, task, examples, prepared, chosen, wanted, seed, folder).learn()
+        examples = read(found, task, first.side, wanted.test_share, first.seed)
+        pixels = examples.train.images
+        prepared = first.prepares(pixels) if isinstance(first, Beginning) else first.preprocessing
+        chosen = choose(len(pixels), prepared, epochs=wanted.epochs, flip=wanted.flip)
+        said = [first.words] if isinstance(first, Beginning) and first.pretrained else []
+        skipped = [f"skipped: {problem}" for problem in examples.skipped]
+        for line in (*said, *skipped, *examples.notes, f"{task}: {chosen.words}"):
+            _say(line)
+        return _Work(store, task, examples, prepared, chosen, wanted, first, folder).learn()
 
 
 def _opened(store: Path, wanted: Wanted) -> Opened | None:
     """The store, if it is there; refuses what was decided when it was begun and cannot be another now."""
-    network = wanted.network or DEFAULT_NETWORK
     if not exists(store):
-        smallest = smallest_side(network)
         if store.exists() and (not store.is_dir() or any(store.iterdir())):
             raise NacreError(f"{store} is there already and is no nacre store: give another place for it")
-        if wanted.size is not None and wanted.size < smallest:
-            raise NacreError(f"{network} takes pictures of {smallest} pixels or more; got --size {wanted.size}")
+        if wanted.base is not None and wanted.network is None:
+            raise WrongUsage(_NO_BASE.format(f"without --network a new store begins with {DEFAULT_NETWORK}"))
         return None
     opened = open_store(store)
     if wanted.budget is not None and not isinstance(opened.learner.method, CACL):
         raise NacreError(f"{store} was learnt with {opened.learner.method!r}, which knows no budget")
-    has = {"network": opened.network, "size": opened.preprocessing.side, "seed": opened.learner.seed}
+    if wanted.base is not None and opened.base is None:
+        raise WrongUsage(_NO_BASE.format(f"{store} was begun with --network {opened.network}"))
+    has = {"network": opened.network, "size": opened.side, "seed": opened.seed, "base": opened.base}
     for name, value in has.items():
-        if (asked := getattr(wanted, name)) not in (None, value):
+        asked = getattr(wanted, name)
+        if asked not in (None, value) and not (name == "network" and known_as(asked) == value):
             raise NacreError(f"{store} was begun with --{name} {value}, and all its tasks have that; got {asked}")
     return opened
-
-
-def _side(found: Given, wanted: Wanted) -> int:
-    return wanted.size or side_for(found, smallest_side(wanted.network or DEFAULT_NETWORK))
 
 
 def _say(line: str) -> None:
@@ -126,7 +137,7 @@ class _Work:
     preprocessing: Preprocessing
     chosen: Chosen
     wanted: Wanted
-    seed: int
+    first: Opened | Beginning  # what the store was before
     folder: Path  # of what is being learnt
 
     def learn(self) -> Learnt:
@@ -136,7 +147,13 @@ class _Work:
         opened, result, without = self._within_budget()
         opened.learner.save(self.store)
         self._check_unchanged(before, self._answers(inputs))
-        size = opened.learner.knowledge.size(self.task)
+        return self._learnt(opened, result, without, tuple(before), len(inputs))
+
+    def _learnt(
+        self, opened: Opened, result: Result, without: float | None, unchanged: tuple[str, ...], looked_at: int
+    ) -> Learnt:
+        knowledge = opened.learner.knowledge
+        size = knowledge.size(self.task)
         return Learnt(
             task=self.task,
             classes=self.examples.classes,
@@ -149,8 +166,11 @@ class _Work:
             megabytes=size.megabytes,
             seconds=result.seconds,
             recipe=self.chosen.words,
-            unchanged=tuple(before),
-            looked_at=len(inputs),
+            network=opened.network,
+            base=opened.base,
+            base_megabytes=knowledge.size().base * BYTES_A_NUMBER / 1e6,
+            unchanged=unchanged,
+            looked_at=looked_at,
             skipped=self.examples.skipped,
             notes=self.examples.notes,
         )
@@ -172,7 +192,8 @@ class _Work:
 
     def _learn(self, budget: int | None) -> tuple[Opened, Result]:
         """The store with the task, in memory."""
-        opened = open_store(self.store) if exists(self.store) else self._begun()
+        first = self.first
+        opened = first.opened(self.preprocessing) if isinstance(first, Beginning) else open_store(self.store)
         learner, examples = opened.learner, self.examples
         if budget is not None:
             # for this task: the store's facts keep the method as it was
@@ -181,7 +202,7 @@ class _Work:
             "task": self.task,
             "after": list(learner.tasks),
             "pictures": [examples.digest, self.preprocessing.to_json(), self.wanted.test_share],
-            "how": [repr(self.chosen.recipe), repr(learner.method), self.seed],
+            "how": [repr(self.chosen.recipe), repr(learner.method), learner.seed, opened.network],
         }
         folder = checkpoints(self.folder, plan)
         if any(folder.glob("*.safetensors")):
@@ -196,9 +217,6 @@ class _Work:
             checkpoint=folder,
         )
         return opened, result
-
-    def _begun(self) -> Opened:
-        return begin(self.wanted.network or DEFAULT_NETWORK, self.preprocessing, self.seed)
 
     def _answers(self, inputs: Tensor) -> dict[str, Tensor]:
         """What every task but this one answers, read from the store on disk as it is now."""

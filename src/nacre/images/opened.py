@@ -1,4 +1,4 @@
-"""A store that was learnt from pictures: opened with its network and its preprocessing, or begun."""
+"""A store that was learnt from pictures, opened with its network and its preprocessing."""
 
 from __future__ import annotations
 
@@ -10,17 +10,19 @@ import torch
 from torch import Tensor, nn
 
 from nacre.errors import NacreError
-from nacre.images.recipe import METHOD
 from nacre.learner import Learner
 from nacre.networks import NETWORKS
 from nacre.scenarios.preprocessing import Preprocessing
+from nacre.space import SharedSpace
 from nacre.space.continuing import PREPROCESSING
 from nacre.space.naming import as_path
 from nacre.space.store import INDEX, read_index
 from nacre.training.seeding import seeded
 
-NETWORK = "network"  # among a space's facts: the name in nacre.networks.NETWORKS
-DEFAULT_NETWORK, CHANNELS = "conv5", 3
+NETWORK = "network"  # among a space's facts: what nacre.networks.by_name knows it by
+CHANNELS = 3
+BASES = {"store": "backbone", "external": "external"}  # where a pretrained one is kept, and a space's word for it
+_KEPT = {base: word for word, base in BASES.items()}
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,20 @@ class Opened:
     learner: Learner
     preprocessing: Preprocessing
     network: str
+
+    @property
+    def side(self) -> int:
+        return self.preprocessing.side
+
+    @property
+    def seed(self) -> int:
+        return self.learner.seed
+
+    @property
+    def base(self) -> str | None:
+        """Where the weights under every task are kept: in the store, or outside of it; None where there are none."""
+        space = self.learner.knowledge
+        return _KEPT.get(space.base) if isinstance(space, SharedSpace) else None
 
     def read(self, files: Sequence[str | Path]) -> Tensor:
         """Pictures of any size and mode as the network reads them, [n, 3, side, side]."""
@@ -64,26 +80,12 @@ def open_store(store: str | Path) -> Opened:
             f"{store} does not say how pictures are prepared, for it was not made by nacre learn: "
             "go on with it in Python, nacre.Learner.load"
         )
-    backbone = _backbone(name, facts.get("seed", 0)) if name in NETWORKS else None
+    backbone = drawn_backbone(name, facts.get("seed", 0)) if name in NETWORKS else None
     preprocessing = Preprocessing.from_json(facts[PREPROCESSING], str(store))
     return Opened(Learner.load(store, backbone=backbone), preprocessing, name)
 
 
-def smallest_side(network: str) -> int:
-    """The smallest side of a picture that a network takes; refuses a name of none."""
-    if network not in NETWORKS:
-        raise NacreError(f"no network is called {network!r}; the networks are {', '.join(NETWORKS)}")
-    return NETWORKS[network].smallest
-
-
-def begin(network: str, preprocessing: Preprocessing, seed: int) -> Opened:
-    """A store of no task yet; nothing is written."""
-    learner = Learner(_backbone(network, seed), METHOD, seed=seed)
-    learner.knowledge.facts |= {NETWORK: network, PREPROCESSING: preprocessing.to_json()}
-    return Opened(learner, preprocessing, network)
-
-
-def _backbone(name: str, seed: int) -> nn.Module:
+def drawn_backbone(name: str, seed: int) -> nn.Module:
     """The same first weights whenever it is made."""
     with seeded(seed, "backbone"):
         return NETWORKS[name].build(CHANNELS)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from nacre.lowrank import Start
 from nacre.methods import CACL
 from nacre.scenarios import CropFlip
 from nacre.scenarios.preprocessing import Preprocessing
@@ -11,6 +12,8 @@ from nacre.training import Recipe
 
 # of a new store; few steps leave ranks that an energy of 1e-5 would all keep
 METHOD = CACL(sparsity=0.1, energy=1e-3)
+# on a pretrained base: a residual of nothing, so that training begins at the network that came
+METHOD_ON_A_BASE = replace(METHOD, start=Start(later=0.0))
 _STEPS = 2000
 _FEWEST, _MOST = 20, 100  # epochs
 _SMALL, _SMALL_BATCH, _BATCH = 1000, 16, 64

@@ -19,6 +19,7 @@ _LOADERS = {"image": "AutoModelForImageClassification", "text": "AutoModelForSeq
 _UNSAID = ("id2label", "label2id", "architectures", "transformers_version", "dtype", "problem_type")
 # settings with which a model would fetch further weights or code when it is built
 _FETCHING = {"auto_map", "backbone", "backbone_kwargs", "quantization_config", "use_pretrained_backbone"}
+_PARTS = 2  # of a name on the hub, OWNER/NAME
 _ATTENTIONS = ("eager", "sdpa", None)
 
 
@@ -29,22 +30,35 @@ def pretrained(name: str | Path, kind: Literal["image", "text"] = "image") -> nn
     Embeddings and tokens stay as they are, so that a task costs its residual and nothing more. Weights are read from
     safetensors only, and no code comes with them.
     """
-    transformers = _transformers()
+    transformers, name = transformers_of(), located(name)
     if kind not in _LOADERS:
         raise NacreError(f"a pretrained backbone is of the kind {' or '.join(map(repr, _LOADERS))}; got {kind!r}")
     loader = getattr(transformers, _LOADERS[kind])
     try:
-        with _quiet(transformers), torch.random.fork_rng(devices=[]):  # it draws a classifier, which is taken off
-            model = loader.from_pretrained(
-                str(name), dtype=torch.float32, use_safetensors=True, trust_remote_code=False
-            )
+        # it draws a classifier, which is taken off
+        with quiet(transformers, bars=not Path(name).is_dir()), torch.random.fork_rng(devices=[]):
+            model = loader.from_pretrained(name, dtype=torch.float32, use_safetensors=True, trust_remote_code=False)
     except (OSError, ValueError) as error:
         first = next(iter(str(error).splitlines()), "")
-        raise NacreError(f"no {kind} model of transformers could be read from {str(name)!r}: {first}") from error
+        raise NacreError(f"no {kind} model of transformers could be read from {name!r}: {first}") from error
     _take_off(model, _classifier(model))
     _freeze_the_rest(model)
     backbone: nn.Module = model.eval()
     return backbone
+
+
+def located(name: str | Path) -> str:
+    """A folder by its whole path, which holds wherever a store is opened from; a name on the hub as it is.
+
+    >>> located("microsoft/resnet-18")
+    'microsoft/resnet-18'
+    """
+    folder = Path(name).expanduser()
+    if folder.is_dir():
+        return str(folder.absolute())
+    if folder.is_absolute() or str(name).startswith(".") or len(folder.parts) > _PARTS:
+        raise NacreError(f"there is no folder {folder}, where a pretrained model should be")
+    return str(name)
 
 
 def describe(module: nn.Module) -> dict[str, Any] | None:
@@ -69,14 +83,14 @@ def describe(module: nn.Module) -> dict[str, Any] | None:
 
 def build(arguments: Any) -> nn.Module:
     """The model that a description names, on the device that is the default: a class of transformers' own, by name."""
-    transformers = _transformers()
+    transformers = transformers_of()
     kind: Any = getattr(transformers, arguments["model"], None)
     is_model = isinstance(kind, type) and issubclass(kind, transformers.PreTrainedModel)
     if not is_model or getattr(kind, "config_class", None) is None:
         raise ValueError(f"transformers has no model called {arguments['model']!r}")
     if arguments["attention"] not in _ATTENTIONS or _fetches(arguments["config"]):
         raise ValueError(f"{arguments['model']} is described so that building it would fetch more than it holds")
-    with _quiet(transformers):
+    with quiet(transformers):
         config: Any = kind.config_class.from_dict(arguments["config"])
         config._attn_implementation = arguments["attention"]
         model: nn.Module = kind(config)
@@ -118,7 +132,7 @@ def _freeze_the_rest(model: nn.Module) -> None:
             parameter.requires_grad_(False)
 
 
-def _transformers() -> Any:
+def transformers_of() -> Any:
     try:
         import transformers
     except ImportError as error:
@@ -127,12 +141,16 @@ def _transformers() -> Any:
 
 
 @contextlib.contextmanager
-def _quiet(transformers: Any) -> Iterator[None]:
-    """Without its advice to train the classifier, which is taken off."""
+def quiet(transformers: Any, *, bars: bool = True) -> Iterator[None]:
+    """Without its advice to train the classifier, which is taken off; without bars where nothing is downloaded."""
     logging = transformers.utils.logging
-    before = logging.get_verbosity()
+    before, had_bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
+    if not bars:
+        logging.disable_progress_bar()
     try:
         yield
     finally:
         logging.set_verbosity(before)
+        if had_bars:
+            logging.enable_progress_bar()

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from nacre.errors import NacreError
 from nacre.networks.conv5 import conv5
-from nacre.networks.pretrained import FEATURES, pretrained
+from nacre.networks.pretrained import FEATURES, located, pretrained
 from nacre.networks.resnet import resnet18, resnet50
 from nacre.networks.vgg16_bn import vgg16_bn, vgg16_bn_head
 from nacre.networks.vit_tiny import vit_tiny
@@ -44,6 +44,7 @@ NETWORKS: dict[str, Network] = {
     "resnet50": Network(resnet50, None, 1),
     "vit_tiny": Network(vit_tiny, None, 8),
 }
+NAMES = f"{', '.join(NETWORKS)}, and {PRETRAINED}NAME or {PRETRAINED}FOLDER for a pretrained one of transformers"
 
 
 @dataclass(frozen=True)
@@ -63,14 +64,20 @@ def by_name(name: str, channels: int = 3) -> Chosen:
     {}
     """
     if name.startswith(PRETRAINED):
-        options = {"base": "backbone", "source": name, "features": FEATURES}
+        options = {"base": "backbone", "source": known_as(name), "features": FEATURES}
         return Chosen(pretrained(name.removeprefix(PRETRAINED)), options)
     if name not in NETWORKS:
-        raise NacreError(
-            f"no network is called {name!r}; there are {', '.join(NETWORKS)}, and {PRETRAINED}NAME or "
-            f"{PRETRAINED}FOLDER for a pretrained one of transformers"
-        )
+        raise NacreError(f"no network is called {name!r}; the networks are {NAMES}")
     return Chosen(NETWORKS[name].build(channels), {}, NETWORKS[name].head)
+
+
+def known_as(name: str) -> str:
+    """A network's name as a store remembers it: a folder by its whole path.
+
+    >>> known_as("conv5"), known_as("hf:microsoft/resnet-18")
+    ('conv5', 'hf:microsoft/resnet-18')
+    """
+    return PRETRAINED + located(name.removeprefix(PRETRAINED)) if name.startswith(PRETRAINED) else name
 
 
 def too_small(backbone: nn.Module, images: Any) -> str | None:

@@ -44,6 +44,14 @@ class Preprocessing:
         std = (squares / count - mean.square()).clamp_min(0).sqrt().clamp_min(_FLAT)
         return Preprocessing(side, _three(mean.tolist()), _three(std.tolist()))
 
+    @staticmethod
+    def said(side: int, mean: Sequence[float], std: Sequence[float]) -> Preprocessing:
+        """With a mean and deviation that are known, to four digits."""
+        said = Preprocessing(side, _three(mean), _three(std))
+        if min(said.std) <= 0:
+            raise NacreError(f"pixels from 0 to 1 are divided by a deviation of 0.0001 or more; got {tuple(std)}")
+        return said
+
     def pictures(self, name: str = "pictures", classes: int = 0) -> PictureSet:
         """Pictures of any size and mode that are prepared in this way."""
         return own_pictures(name, classes, self.side, self.mean, self.std)

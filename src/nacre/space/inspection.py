@@ -68,6 +68,8 @@ def _describe(folder: Path, index: store.Index) -> dict[str, Any]:
         "network": index["network"]["class"],
         "base": index["base"],
         "base_bytes": index["base_file"]["bytes"] if index["base_file"] else 0,
+        "base_megabytes": base,
+        "base_source": index.get("base_source"),
         "preprocessing": index["facts"].get(PREPROCESSING),
         "tasks": tasks,
         "megabytes": base + sum(task["megabytes"] for task in tasks),

@@ -41,8 +41,11 @@ class Source:
                 f"{folder} does not hold its base, {self.name or 'a network of your own'}: load it with backbone= "
                 "that network, with its weights"
             )
-        template = by_name(str(self.name)).backbone if backbone is None else copy_of(backbone).cpu()
-        layout.check(template)
+        if backbone is None:
+            template = self._opened(folder, layout)
+        else:
+            template = copy_of(backbone).cpu()
+            layout.check(template)
         present = tensors(template)
         found = fingerprint({name: present[name] for name in layout.everything})
         if found != self.sha256:
@@ -51,6 +54,19 @@ class Source:
                 f"their hash is {found[:12]}, that of its base {str(self.sha256)[:12]}"
             )
         return template
+
+    def _opened(self, folder: Path, layout: Layout) -> nn.Module:
+        """The network from where it came from."""
+        try:
+            opened = by_name(str(self.name)).backbone
+            layout.check(opened)
+        except NacreError as error:
+            raise NacreError(
+                f"{folder} does not hold its base: it stands on {self.name}, weights with the hash "
+                f"{str(self.sha256)[:12]}, and cannot get them there ({error}). Put them back, or give them in Python: "
+                "SharedSpace.load(..., backbone=)"
+            ) from error
+        return opened
 
 
 def fingerprint(named: Mapping[str, Tensor]) -> str:
