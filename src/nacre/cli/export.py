@@ -29,7 +29,8 @@ def export(
         to: onnx; torch (.pt2 and safetensors, no pickle); peft (a folder; only over a pretrained base).
         out: The file, or for peft the folder; TASK with the kind's ending by default.
         optimize: Run layers of low rank as two smaller ones: by counted multiplications, or as measured here.
-        with_preprocessing: Put the normalisation of pixels into the ONNX graph, which then takes uint8 images.
+        with_preprocessing: Put scaling and normalisation into the ONNX graph, which then takes pixels of any height
+            and width, uint8.
     """
     from nacre.export import to_onnx, to_peft, to_torch
     from nacre.space import SharedSpace

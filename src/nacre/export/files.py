@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from nacre.space.naming import as_path
 from nacre.space.optimising import Optimize
 from nacre.space.plain import example_inputs
 from nacre.space.store import replace_file
-from nacre.trees import Tree
+from nacre.trees import Tree, map_leaves
 
 _TRACED = 2  # examples in a traced batch: one or none would be taken for a constant
 
@@ -29,6 +29,12 @@ class Exported:
     network: nn.Module  # on the CPU
     example: Tree
     facts: Mapping[str, Any]  # what is written beside
+    free: Mapping[int, str] = field(default_factory=lambda: {0: "batch"})  # the axes of any extent, with their names
+
+    @property
+    def axes(self) -> tuple[Any]:
+        """The free axes of every input, as torch's exporters want them."""
+        return (map_leaves(lambda _: dict(self.free), self.example),)  # type: ignore[arg-type,return-value]
 
 
 def prepared(space: SharedSpace, task: str, optimize: Optimize | None) -> Exported:

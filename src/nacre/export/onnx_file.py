@@ -13,15 +13,16 @@ import torch
 
 from nacre.errors import NacreError
 from nacre.export.files import Exported, input_names, prepared, target, write_facts
+from nacre.export.preprocessing import scales
 from nacre.export.preprocessing import with_preprocessing as behind_pixels
 from nacre.export.program import traced
 from nacre.space import SharedSpace
 from nacre.space.container import canonical_json
 from nacre.space.optimising import Optimize
 from nacre.space.store import replace_file
-from nacre.trees import map_leaves
 
 OPSET = 18
+_TRACED_SIZE = [37, 53]  # of pictures of any size: no side that a graph could take for a constant
 
 
 def to_onnx(
@@ -34,21 +35,32 @@ def to_onnx(
 ) -> Path:
     """Writes OUT.onnx, and OUT.json with classes, inputs and preprocessing; the same facts are in the file's metadata.
 
-    with_preprocessing: the graph takes pixels, uint8 [batch, channels, height, width] at the store's size, and
-    normalises them itself.
+    with_preprocessing: the graph takes pixels, uint8 [batch, channels, height, width], and normalises them itself;
+    where the store scales its pictures so does the graph, and height and width may be any.
     """
     path, exported = target(out, ".onnx"), prepared(space, task, optimize)
     if with_preprocessing:
-        said = exported.facts["preprocessing"]
-        pixels = torch.zeros(exported.example.shape, dtype=torch.uint8)
-        facts = {**exported.facts, "inputs": {"shape": list(pixels.shape[1:]), "dtype": "uint8"}}
-        exported = Exported(behind_pixels(exported.network, said, task), pixels, facts)
+        exported = _of_pixels(exported, task)
     model = _model(exported)
     entry = model.metadata_props.add()
     entry.key, entry.value = "nacre", canonical_json(exported.facts)
     replace_file(path, model.SerializeToString())
     write_facts(path, exported.facts)
     return path
+
+
+def _of_pixels(exported: Exported, task: str) -> Exported:
+    """The same task behind its preprocessing."""
+    said = exported.facts["preprocessing"]
+    network = behind_pixels(exported.network, said, task)
+    examples, channels, *size = exported.example.shape
+    free, shape = dict(exported.free), [channels, *size]
+    if scales(said):
+        free |= {2: "height", 3: "width"}
+        shape, size = [channels, "height", "width"], _TRACED_SIZE
+    pixels = torch.zeros(examples, channels, *size, dtype=torch.uint8)
+    facts = {**exported.facts, "inputs": {"shape": shape, "dtype": "uint8"}}
+    return Exported(network, pixels, facts, free)
 
 
 def _model(exported: Exported) -> Any:
@@ -67,7 +79,7 @@ def _model(exported: Exported) -> Any:
             opset_version=OPSET,
             input_names=input_names(exported.example),
             output_names=["logits"],
-            dynamic_shapes=(map_leaves(lambda _: {0: "batch"}, exported.example),),  # type: ignore[arg-type,return-value]
+            dynamic_shapes=exported.axes,
         )
     assert program is not None
     return program.model_proto

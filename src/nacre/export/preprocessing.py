@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from nacre.errors import NacreError
+from nacre.export.resizing import Bilinear
 from nacre.space import SharedSpace
 from nacre.space.continuing import PREPROCESSING
 
@@ -16,8 +17,9 @@ from nacre.space.continuing import PREPROCESSING
 def preprocessing_of(space: SharedSpace) -> Mapping[str, Any] | None:
     """What the store says of how pictures become inputs; None where it says nothing.
 
-    JSON with "mean" and "std", one number a channel for pixels from 0 to 1. Whatever else it says (sizes, how to
-    resize) is written beside an exported file and is not part of a graph.
+    JSON with "mean" and "std", one number a channel for pixels from 0 to 1; with "resize": "bilinear" and "size",
+    height and width, pictures of other sizes are scaled to that one. Whatever else it says is written beside an
+    exported file and is not part of a graph.
     """
     said = space.facts.get(PREPROCESSING)
     return said if isinstance(said, Mapping) else None
@@ -37,11 +39,22 @@ class Normalise(nn.Module):
 
 
 def with_preprocessing(network: nn.Module, said: Mapping[str, Any] | None, task: str) -> nn.Module:
-    """The network behind a first step that takes pixels as they are in a picture."""
+    """The network behind first steps that take pixels as they are in a picture; of any size, where the store scales."""
     if said is None:
         raise NacreError(f"the store does not say how pictures become the inputs of {task!r}: export without that step")
     try:
-        first = Normalise([float(value) for value in said["mean"]], [float(value) for value in said["std"]])
+        first: list[nn.Module] = []
+        if scales(said):
+            height, width = said["size"]
+            first.append(Bilinear(int(height), int(width)))
+        first.append(Normalise([float(value) for value in said["mean"]], [float(value) for value in said["std"]]))
     except (KeyError, TypeError, ValueError) as error:
-        raise NacreError(f"the preprocessing of {task!r} has no mean and std for each channel: {said!r:.80}") from error
-    return nn.Sequential(first, network).eval()
+        raise NacreError(
+            f"the preprocessing of {task!r} has no mean and std for each channel, or no size: {said!r:.80}"
+        ) from error
+    return nn.Sequential(*first, network).eval()
+
+
+def scales(said: Mapping[str, Any]) -> bool:
+    """Whether pictures of any size become those that the network takes."""
+    return said.get("resize") == "bilinear"

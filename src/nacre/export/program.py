@@ -32,7 +32,7 @@ def to_torch(space: SharedSpace, task: str, out: str | Path, *, optimize: Optimi
 
 def traced(exported: Exported) -> torch.export.ExportedProgram:
     """The network as a graph of torch's operators, for batches of any size."""
-    batch = torch.export.Dim("batch")
-    dynamic: Any = map_leaves(lambda _: {0: batch}, exported.example)  # type: ignore[arg-type,return-value]
+    named = {axis: torch.export.Dim(name) for axis, name in exported.free.items()}
+    dynamic: Any = map_leaves(lambda _: named, exported.example)  # type: ignore[arg-type,return-value]
     with torch.no_grad():
         return torch.export.export(exported.network, (exported.example,), dynamic_shapes=(dynamic,))
