@@ -27,6 +27,7 @@ from nacre import CACL, Learner, NacreError, Recipe, Single
 from nacre.experiments.folder import locked
 from nacre.experiments.metrics import acc, bwt, forgetting
 from nacre.experiments.run import Plan, run
+from nacre.lowrank.truncation import exact_svd
 from nacre.scenarios import Scenario, ScenarioTask
 from nacre.space import verify
 
@@ -229,6 +230,27 @@ def test_the_singular_values_before_the_cut_are_those_that_the_cut_kept_and_more
             assert lost <= ENERGY * sum(value**2 for value in values) + 1e-6
     cut = [(life.knowledge.ranks(name)[layer], len(spectra[name][layer])) for name in spectra for layer in ("0", "2")]
     assert any(rank < before for rank, before in cut)
+
+
+def test_the_singular_values_are_those_before_the_cut_halfway_where_there_is_one(tmp_path: Path) -> None:
+    seen: dict[str, dict[str, list[float]]] = {}
+
+    class Looking(CACL):
+        """Notes what it is about to cut."""
+
+        def train(self, network: Any, task: Any, penalty: Any, phase: str, epochs: range) -> None:
+            super().train(network, task, penalty, phase, epochs)
+            if phase == "train":
+                seen[task.name] = {name: exact_svd(layer).s.tolist() for name, layer in network.factors().items()}
+
+    run(tiny(Looking(sparsity=0.2, energy=0, budget=600)), tmp_path / "run", progress=False)
+    seed = tmp_path / "run" / "seed-0"
+    assert read(seed / "spectra.json") == seen
+    ranks = read(seed / "result.json")["ranks"]
+    assert all(sum(ranks[name].values()) < sum(map(len, layers.values())) for name, layers in seen.items())
+    assert [(line["phase"], line["last"]) for line in lines(tmp_path / "run")][:3] == [
+        *(("train", False), ("train", True), ("refine", True))
+    ]
 
 
 def test_where_the_cut_is_the_papers_own_the_values_are_those_that_it_sorts(tmp_path: Path) -> None:

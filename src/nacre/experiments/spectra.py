@@ -1,4 +1,4 @@
-"""Spectra: the singular values of every layer just before a task's cut, which afterwards nobody knows."""
+"""Spectra: the singular values of every layer just before a task's first cut, which afterwards nobody knows."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from nacre.training import Epoch
 
 
 class Spectra:
-    """A callback of `learn`; of a task learnt in several phases the last one's values stay.
+    """A callback of `learn`: writes them down at the end of the first phase that a task is learnt in.
 
     exact: whether the method's cut makes the factors an exact SVD first; if not, s is what it looks at.
     """
@@ -21,7 +21,7 @@ class Spectra:
         self._path, self._exact = path, exact
 
     def __call__(self, epoch: Epoch, network: nn.Module) -> None:
-        if epoch.epoch < epoch.epochs:
+        if not epoch.last or epoch.task in (found := read_json(self._path) or {}):
             return
         if layers := {name: prepare(layer, exact=self._exact).s.tolist() for name, layer in factors(network).items()}:
-            write_json(self._path, {**(read_json(self._path) or {}), epoch.task: layers})
+            write_json(self._path, {**found, epoch.task: layers})

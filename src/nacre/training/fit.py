@@ -74,7 +74,8 @@ def fit(
             as_the_recipe_says = torch.autocast(device.type, enabled=False)  # whatever surrounds this call
             with as_the_recipe_says, seeded(task.seed, task.name, phase, number), freed_memory_kept(device):
                 totals, seconds = _epoch(step, task, phase, number, progress)
-            history.append(_summary(network, task, phase, number, totals, seconds, watch, report))
+            last = number == epochs[-1]
+            history.append(_summary(network, task, phase, number, last, totals, seconds, watch, report))
             progress.epoch(history[-1].measures)
             stop = [callback(history[-1], network) for callback in task.callbacks]
             watch.over = task.processes.agree(watch.over or any(stop))
@@ -113,6 +114,7 @@ def _summary(
     task: Task,
     phase: str,
     number: int,
+    last: bool,
     totals: Totals,
     seconds: float,
     watch: Watch,
@@ -123,9 +125,8 @@ def _summary(
     _check_weights(network, task, phase, number)
     val = watch.look(network) if task.val is not None else None
     measures = dict(report()) if report is not None else {}
-    return Epoch(
-        task.name, phase, number + 1, task.recipe.epochs, loss, accuracy, val, seconds, totals.examples, measures
-    )
+    place = (task.name, phase, number + 1, task.recipe.epochs, last)
+    return Epoch(*place, loss, accuracy, val, seconds, totals.examples, measures)
 
 
 def _check_loss(loss: float, task: Task, phase: str, number: int) -> None:

@@ -28,6 +28,7 @@ class Epoch:
     phase: str
     epoch: int  # from 1
     epochs: int
+    last: bool  # of its phase
     loss: float
     accuracy: float | None  # per cent of the training examples, where targets are class numbers
     val: float | None  # what early stopping watches, higher is better

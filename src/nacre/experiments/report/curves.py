@@ -100,7 +100,8 @@ def spectra(each: Labelled, stem: str, after: Spectra) -> Drawing | None:
     order_bar(drawn.add_subplot(grid[rows, :]), len(seed.tasks))
     caption = "Singular values of every layer, from the largest to the smallest. "
     if seed.before:
-        caption += "Thin: just before the last cut. Thick, ending in a dot: what the cut has left. "
+        caption += "Thin: just before the first cut. Thick, ending in a dot: what is kept; after a cut halfway, where "
+        caption += "there is one, it has learnt on. "
     else:
         caption += "Only what the cut has left: the run kept no spectra from before it. "
     caption += f"Seed {seed.seed}."
