@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from nacre import SharedSpace
-from nacre.experiments.report import details
+from nacre.experiments.report import details, heat
 from nacre.experiments.report.groups import Group, group
 from nacre.experiments.report.numbers import Number
 from nacre.experiments.report.published import BENCHMARKS
@@ -96,6 +96,24 @@ def test_ranks_and_memory_of_several_seeds_are_means_by_task(tmp_path: Path, mak
     for row in rows_of(tables["run-memory"]):
         sizes = [space.size(row["task"]).megabytes for space in spaces]
         assert float(row["all (MB)"]) == pytest.approx(np.mean(sizes), rel=1e-9)
+
+
+def test_tasks_of_drawn_classes_are_means_by_place(tmp_path: Path, make_run: MakeRun) -> None:
+    """Under each seed a name stands for other classes."""
+    folder = make_run(tmp_path / "run", seeds=(0, 1), facts={"class_order": "random"})
+    spaces = [SharedSpace.load(folder / f"seed-{seed}" / "life.nacre") for seed in (0, 1)]
+    assert spaces[0].tasks != spaces[1].tasks
+    for place, row in enumerate(rows_of(details_of(folder)["run-ranks"])):
+        assert row["task"] == f"task {place + 1}"
+        ranks = [space.ranks(space.tasks[place]) for space in spaces]
+        assert [float(row[layer]) for layer in ("0", "2")] == [
+            np.mean([r[layer] for r in ranks]) for layer in ("0", "2")
+        ]
+    [each] = group_of(folder).runs
+    assert "by place in the order; each seed makes tasks of other classes" in heat.order_note(each)
+    drawn = heat.accuracy(each, "run")
+    assert drawn is not None
+    assert "a seed draws the classes of the tasks" in drawn.caption
 
 
 def test_an_unfinished_run_has_no_result_of_its_own(tmp_path: Path, make_run: MakeRun) -> None:

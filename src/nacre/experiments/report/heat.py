@@ -44,7 +44,9 @@ def accuracy(each: Labelled, stem: str) -> Drawing | None:
     axes.set_ylabel("after learning task" if one else "after so many tasks")
     caption = "Test accuracy (%) on every task so far, after each task. A column that keeps its number is a task that"
     caption += " is not forgotten. "
-    caption += _seeds(seeds[0].seed) if one else f"Mean of {len(seeds)} seeds; a seed draws the order of the tasks."
+    drawn_by_seed = "order" if by_name(each.run) else "classes"
+    several = f"Mean of {len(seeds)} seeds; a seed draws the {drawn_by_seed} of the tasks."
+    caption += _seeds(seeds[0].seed) if one else several
     return Drawing(f"{stem}-accuracy", "Accuracy matrix", caption, drawn)
 
 
