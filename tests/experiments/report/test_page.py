@@ -13,10 +13,11 @@ from typing import Any
 
 import pytest
 from matplotlib.transforms import Bbox
+from torch import nn
 
 from nacre import NacreError
 from nacre.experiments.report import write_report
-from nacre.experiments.report.curves import training
+from nacre.experiments.report.curves import spectra, training
 from nacre.experiments.report.groups import group
 from nacre.experiments.report.published import BENCHMARKS, Benchmark
 from nacre.experiments.report.runs import read_runs
@@ -163,6 +164,19 @@ def test_an_axis_of_epochs_has_whole_numbers(tmp_path: Path, make_run: MakeRun) 
             low, high = panel.get_xlim()
             assert [tick for tick in panel.get_xticks() if low <= tick <= high] == ticks
         assert all(tick == round(tick) for tick in panels[1].get_yticks())  # the rank
+
+
+def test_the_lowest_panel_of_every_column_says_what_its_axis_is(tmp_path: Path, make_run: MakeRun) -> None:
+    def three() -> nn.Module:
+        return nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 9), nn.ReLU(), nn.Linear(9, 10))
+
+    [found] = group(read_runs([make_run(tmp_path / "run", network=three)])[0])
+    [each] = found.runs
+    drawing = spectra(each, "run", each.run.seeds[0].after())
+    assert drawing is not None
+    first, second, third, _ = drawing.figure.axes
+    named = [panel.get_xlabel() for panel in (first, second, third)]
+    assert named == ["", "number, from the largest", "number, from the largest"]
 
 
 @pytest.mark.parametrize("paper", BENCHMARKS, ids=lambda paper: f"{paper.scenario}-{paper.network}")

@@ -95,7 +95,7 @@ def spectra(each: Labelled, stem: str, after: Spectra) -> Drawing | None:
         panel.xaxis.set_major_locator(MaxNLocator(4, integer=True))
         if at % columns == 0:
             panel.set_ylabel("singular value")
-        if at // columns == rows - 1:
+        if at + columns >= len(layers):  # the lowest of its column
             panel.set_xlabel("number, from the largest")
     order_bar(drawn.add_subplot(grid[rows, :]), len(seed.tasks))
     caption = "Singular values of every layer, from the largest to the smallest. "
