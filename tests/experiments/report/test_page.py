@@ -80,6 +80,15 @@ def test_a_browser_shows_every_figure_and_asks_for_nothing(page: Path, browser: 
     shown.close()
 
 
+def test_on_paper_every_table_is_as_wide_as_the_page_at_most(page: Path, browser: Any) -> None:
+    """A sheet of A4 is as narrow as what a phone's rules are for: 182 mm between its margins are 688 pixels."""
+    shown = browser.new_page(viewport={"width": 688, "height": 1000})
+    shown.emulate_media(media="print")
+    shown.goto(page.as_uri())
+    assert shown.evaluate("document.documentElement.scrollWidth") <= 688
+    shown.close()
+
+
 def test_the_page_needs_no_other_file(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     assert "<script" not in text
