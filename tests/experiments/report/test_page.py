@@ -89,6 +89,10 @@ def test_on_paper_every_table_is_as_wide_as_the_page_at_most(page: Path, browser
     shown.close()
 
 
+def test_where_there_is_no_browser_the_end_of_the_tests_says_why_one_was_skipped(pytestconfig: pytest.Config) -> None:
+    assert {"f", "E", "s"} <= set(pytestconfig.getoption("reportchars"))
+
+
 def test_the_page_needs_no_other_file(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     assert "<script" not in text
