@@ -53,6 +53,20 @@ def test_the_protocols_take_the_methods_presets() -> None:
     assert recipe_and_method("digits", "cacl", Options()) == (quick[0], CACL(**quick[1]))
 
 
+def test_the_paper_trains_vgg16_with_less_sparsity() -> None:
+    """Its Appendix A: the same strategy as for the five layers, with the weight of the sparsity loss at 0.01."""
+    options = Options(protocol="paper", choices=Choices(network="vgg16_bn"))
+    assert recipe_and_method("cifar100", "cacl", options)[1] == CACL.text(0.01)
+    assert recipe_and_method("cifar100", "cacl", options, Dials(sparsity=0.4))[1] == CACL.text(0.4)
+    assert recipe_and_method("cifar100", "cacl", Options(protocol="paper"))[1] == CACL.text(0.1)
+
+
+def test_the_code_adds_r_columns_for_each_of_five_data_sets() -> None:
+    options = Options(protocol="published")
+    assert recipe_and_method("five-datasets", "cacl", options)[1] == replace(CACL.published(), columns="full")
+    assert recipe_and_method("cifar100", "cacl", options)[1] == CACL.published()
+
+
 @pytest.mark.parametrize(
     ("scenario", "features", "classes"),
     [("cifar100", 1024, 5), ("miniimagenet", 16384, 5), ("five-datasets", 1024, 10)],

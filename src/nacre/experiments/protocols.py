@@ -33,6 +33,7 @@ QUICK: dict[str, tuple[Recipe, dict[str, Any]]] = {
 PAPER = Recipe(epochs=200, batch_size=64, milestones=(0.4, 0.6, 0.9))
 PUBLISHED = replace(PAPER, milestones=(0.6, 0.9))  # epochs 120 and 180 of 200
 PUBLISHED_MINIIMAGENET = replace(PAPER, milestones=(0.75, 0.9))  # 150 and 180
+PAPER_SPARSITY = {"vgg16_bn": 0.01}  # by network (Appendix A); 0.1 for the others
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,7 @@ def recipe_and_method(scenario: str, method: str, options: Options, dials: Dials
     if not options.seeds or len(set(options.seeds)) != len(options.seeds):
         raise WrongUsage(f"--seeds takes different numbers, at least one; got {list(options.seeds)}")
     _known("scenario", scenario, SCENARIOS)
-    recipe, settings = _protocol(scenario, options.protocol)
+    recipe, settings = _protocol(scenario, options.protocol, options.choices.network)
     kind = _known("method", method, METHODS)
     if not issubclass(kind, CACL):
         settings = {}  # a protocol's are CACL's; another method has its own defaults
@@ -105,11 +106,14 @@ def stream(scenario: str, options: Options) -> Scenario:
     return whole.first(options.tasks)
 
 
-def _protocol(scenario: str, name: str) -> tuple[Recipe, dict[str, Any]]:
+def _protocol(scenario: str, name: str, network: str | None) -> tuple[Recipe, dict[str, Any]]:
     if name == "paper":
-        return PAPER, vars(CACL.text())
+        return PAPER, vars(CACL.text(PAPER_SPARSITY.get(network or "", 0.1)))
     if name == "published":
-        return PUBLISHED_MINIIMAGENET if scenario == "miniimagenet" else PUBLISHED, vars(CACL.published())
+        settings = vars(CACL.published())
+        if scenario == "five-datasets":  # there the code adds r new columns for every task
+            settings = {**settings, "columns": "full"}
+        return PUBLISHED_MINIIMAGENET if scenario == "miniimagenet" else PUBLISHED, settings
     if name != "quick":
         raise WrongUsage(f"no protocol is called {name!r}; the protocols are {', '.join(get_args(Protocol))}")
     return QUICK[scenario]
