@@ -1,7 +1,7 @@
 """What fewer bits cost: the tasks of finished runs with their factors and heads rounded, on test images.
 
     nacre compare cifar100 --data ../shared/data --tasks 5 --seeds 0 1 2 --methods cacl --shares 0.125 --out runs/cifar
-    python benchmarks/encodings.py runs/cifar/cacl-share-0.125 --data ../shared/data
+    python benchmarks/fewer_bits.py runs/cifar/cacl-share-0.125 --data ../shared/data
 
 Each task's own factors and head are rounded as they would be stored, on the sum that the task was learnt on: nothing
 but the rounding differs. What a life comes to in which every task is built on rounded ones is `nacre compare --dtypes`.
