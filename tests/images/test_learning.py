@@ -12,7 +12,7 @@ import torch
 from filelock import FileLock
 from PIL import Image
 
-from nacre import CACL, Learner, NacreError, Single
+from nacre import CACL, Learner, NacreError, SharedSpace, Single
 from nacre.images import Learnt, Wanted, learn
 from nacre.images.beginning import Beginning
 from nacre.images.examples import Prepared, read, side_for
@@ -110,6 +110,22 @@ def test_without_a_test_share_nothing_is_tested(tmp_path: Path, painter: Paint) 
     learnt = learn(tmp_path / "life.nacre", "p", pictures, Wanted(epochs=1, test_share=0, budget=10_000))
     assert (learnt.trained_on, learnt.tested_on, learnt.accuracy) == (6, 0, None)
     assert learnt.factor_bytes <= 10_000
+
+
+def test_a_task_may_be_stored_in_fewer_bits_and_its_budget_counts_them(tmp_path: Path, painter: Paint) -> None:
+    pictures, store = str(painter(tmp_path / "p", "a", "b", count=3)), tmp_path / "life.nacre"
+    learnt = [
+        learn(store, dtype, pictures, Wanted(epochs=1, budget=10_000, dtype=dtype)) for dtype in ("float32", "int8")
+    ]
+    assert all(task.factor_bytes <= 10_000 for task in learnt)
+    learn(store, "as the store", pictures, ONCE)
+    space = SharedSpace.load(store)
+    plain, small = (space.size(task).factors for task in ("float32", "int8"))
+    assert small > 3 * plain  # numbers, in as many bytes
+    kept = [(space.record(task).dtype, space.record(task).head_dtype) for task in space.tasks]
+    assert kept == [("float32", "float32"), ("int8", "int8"), ("float32", "float32")]
+    with pytest.raises(NacreError, match="the dtype is 'float32', 'bfloat16', 'int8'; got 'int4'"):
+        Wanted(dtype="int4")  # type: ignore[arg-type]
 
 
 # broken pictures

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -141,6 +142,20 @@ def test_other_weights_than_the_bases_are_refused(saved: Any, tmp_path: Path) ->
         NacreError, match=r"stands on other weights than these of backbone=: their hash is [0-9a-f]{12}"
     ):
         SharedSpace.load(tmp_path / "s", backbone=other)
+
+
+def test_what_a_checkpoint_lacks_is_drawn_and_is_the_same_always(saved: Any, tmp_path: Path) -> None:
+    folder = shutil.copytree(saved.folder, tmp_path / "lacking")
+    tensors = safetensors.torch.load_file(folder / "model.safetensors")
+    kept = pretrained(saved.folder, saved.kind).state_dict()
+    lacking = next(name for name, tensor in tensors.items() if tensor.dim() >= 2 and name in kept)
+    before = tensors.pop(lacking)
+    safetensors.torch.save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    first = pretrained(folder, saved.kind).state_dict()
+    torch.manual_seed(1)
+    again = pretrained(folder, saved.kind).state_dict()
+    assert all(torch.equal(first[name], again[name]) for name in first)
+    assert not torch.equal(first[lacking], before)
 
 
 def test_the_hash_of_a_base_is_the_one_that_is_documented(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from tyro.conf import Positional, arg
 from nacre.cli.options import AsJson, Flag, Store, TaskName
 from nacre.cli.output import print_json
 from nacre.errors import NacreError, WrongUsage
+from nacre.lowrank import Dtype
 from nacre.training.processes import Processes
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ def learn(
     size: int | None = None,
     epochs: int | None = None,
     budget: str | None = None,
+    dtype: Dtype | None = None,
     test_share: float = 0.2,
     flip: Flag = False,
     label: str | None = None,
@@ -64,6 +66,8 @@ def learn(
         epochs: How often all pictures are gone through.
         budget: The most that the task's factors may take, 200KB. Learns the task without it too, and says what it costs
             in accuracy.
+        dtype: What this task's factors and head are stored in: bfloat16 takes half of float32's bytes, int8 a quarter.
+            Later tasks build on what is stored, so that nothing drifts.
         test_share: The share of every class that is not trained on but tested on, where no test pictures are given.
         flip: Mirror pictures at random while learning: right for flowers, wrong for letters.
         label: The column of the class in a CSV or in parquet, if it is called in a way that nacre does not know.
@@ -74,7 +78,7 @@ def learn(
     from nacre.images import learn as learn_pictures
 
     try:
-        wanted = Wanted(network, size, seed, epochs, _bytes(budget), test_share, flip, label, base)
+        wanted = Wanted(network, size, seed, epochs, _bytes(budget), test_share, flip, label, base, dtype)
     except NacreError as error:
         raise WrongUsage(str(error)) from error
     try:

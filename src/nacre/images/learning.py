@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -16,12 +16,14 @@ from nacre.images.interrupted import checkpoints, learning
 from nacre.images.opened import Opened, exists, open_store
 from nacre.images.recipe import Chosen, choose
 from nacre.learner import Result
+from nacre.lowrank import Dtype, check_dtype
 from nacre.methods import CACL
 from nacre.networks import PRETRAINED
 from nacre.networks.registry import known_as
 from nacre.scenarios.given import find
 from nacre.scenarios.preprocessing import Preprocessing
 from nacre.scenarios.progress import say
+from nacre.space import SharedSpace
 from nacre.space.naming import as_path, check_new
 from nacre.space.size import BYTES_A_NUMBER
 from nacre.training.processes import Processes
@@ -43,12 +45,15 @@ class Wanted:
     flip: bool = False
     label: str | None = None
     base: BaseKept | None = None  # where a pretrained network's weights are kept
+    dtype: Dtype | None = None  # what the task's factors and head are stored in
 
     def __post_init__(self) -> None:
         if self.base not in (None, "store", "external"):
             raise NacreError(f"a base is kept in the store or external; got {self.base!r}")
         if self.base is not None and self.network is not None and not self.network.startswith(PRETRAINED):
             raise NacreError(_NO_BASE.format(f"{self.network} is learnt from scratch"))
+        if self.dtype is not None:
+            check_dtype("the dtype", self.dtype)
         if not 0 <= self.test_share < 1:
             raise NacreError(f"the test share is a share of the pictures, from 0 to below 1; got {self.test_share:g}")
         for name, value in (("size", self.size), ("epochs", self.epochs), ("budget", self.budget)):
@@ -110,8 +115,9 @@ def _opened(store: Path, wanted: Wanted) -> Opened | None:
             raise WrongUsage(_NO_BASE.format(f"without --network a new store begins with {DEFAULT_NETWORK}"))
         return None
     opened = open_store(store)
-    if wanted.budget is not None and not isinstance(opened.learner.method, CACL):
-        raise NacreError(f"{store} was learnt with {opened.learner.method!r}, which knows no budget")
+    for name in ("budget", "dtype"):
+        if getattr(wanted, name) is not None and not isinstance(opened.learner.method, CACL):
+            raise NacreError(f"{store} was learnt with {opened.learner.method!r}, which knows no {name}")
     if wanted.base is not None and opened.base is None:
         raise WrongUsage(_NO_BASE.format(f"{store} was begun with --network {opened.network}"))
     has = {"network": opened.network, "size": opened.side, "seed": opened.seed, "base": opened.base}
@@ -162,7 +168,7 @@ class _Work:
             accuracy=result.accuracy,
             accuracy_without_budget=without,
             ranks=result.ranks,
-            factor_bytes=size.factors * BYTES_A_NUMBER,
+            factor_bytes=self._factor_bytes(opened),
             megabytes=size.megabytes,
             seconds=result.seconds,
             recipe=self.chosen.words,
@@ -184,20 +190,27 @@ class _Work:
         budget = self.wanted.budget
         if budget is None:
             return opened, result, None
-        needed = opened.learner.knowledge.size(self.task).factors * BYTES_A_NUMBER
+        needed = self._factor_bytes(opened)
         if needed <= budget:
             return opened, result, result.accuracy
         _say(f"{self.task}: {needed:,} bytes of factors without a budget; learnt again within {budget:,}")
         return *self._learn(budget), result.accuracy
+
+    def _factor_bytes(self, opened: Opened) -> int:
+        """As they are stored."""
+        record = cast(SharedSpace, opened.learner.knowledge).record(self.task)
+        return record.numbers()["factors"] * BYTES_A_NUMBER - record.saved().get("factors", 0)
 
     def _learn(self, budget: int | None) -> tuple[Opened, Result]:
         """The store with the task, in memory."""
         first = self.first
         opened = first.opened(self.preprocessing) if isinstance(first, Beginning) else open_store(self.store)
         learner, examples = opened.learner, self.examples
-        if budget is not None:
-            # for this task: the store's facts keep the method as it was
-            learner.method = replace(cast(CACL, learner.method), budget=budget)
+        asked: dict[str, Any] = {"budget": budget} if budget is not None else {}
+        if (dtype := self.wanted.dtype) is not None:
+            asked |= {"dtype": dtype, "head_dtype": dtype}
+        if asked:  # for this task: the store's facts keep the method as it was
+            learner.method = replace(cast(CACL, learner.method), **asked)
         plan = {
             "task": self.task,
             "after": list(learner.tasks),

@@ -37,6 +37,7 @@ def pretrained(name: str | Path, kind: Literal["image", "text"] = "image") -> nn
     try:
         # it draws a classifier, which is taken off
         with quiet(transformers, bars=not Path(name).is_dir()), torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)  # and whatever else a checkpoint lacks, such as a text model's pooler: the same always
             model = loader.from_pretrained(name, dtype=torch.float32, use_safetensors=True, trust_remote_code=False)
     except (OSError, ValueError) as error:
         first = next(iter(str(error).splitlines()), "")
