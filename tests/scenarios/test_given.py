@@ -95,7 +95,7 @@ def test_a_class_may_be_called_train(tmp_path: Path) -> None:
     ("counts", "message"),
     [
         ({}, "holds no pictures: they are looked for in CLASS/PICTURE.jpg"),
-        ({"rose": 0}, "holds no pictures"),
+        ({"rose": 0}, "holds no pictures: .* and end in .avif, .bmp, "),
         ({"rose": 5}, "holds pictures of a single class, 'rose': a task tells at least two apart"),
         ({"rose": 5, "aster": 0, "lily": 2}, "the folder of aster holds no pictures: fill it, or take it away"),
         ({"rose": 5, "aster": 1, "lily": 2}, "holds a single picture of aster: every class takes at least two"),
@@ -105,6 +105,15 @@ def test_what_no_task_can_be_learnt_from_is_said(counts: dict[str, int], message
     fill(tmp_path, counts)
     with pytest.raises(NacreError, match=message):
         find(str(tmp_path))
+
+
+@pytest.mark.parametrize("name", ["a.avif", "a.JPG", "a.jfif", "a.webp"])
+def test_what_pillow_reads_is_a_picture_whatever_its_ending(name: str, tmp_path: Path) -> None:
+    fill(tmp_path, {"rose": 2, "aster": 2})
+    Image.new("RGB", (3, 3)).save(tmp_path / "aster" / name)
+    given = find(str(tmp_path))
+    assert (f"aster/{name}", "aster") in labelled(given)
+    assert given.notes == ()
 
 
 def test_test_pictures_of_a_class_that_is_not_trained_on(tmp_path: Path) -> None:

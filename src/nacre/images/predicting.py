@@ -58,7 +58,7 @@ def _files(pictures: Sequence[Path]) -> list[Path]:
             raise NacreError(f"{path} does not exist: give pictures, or folders of them")
         below = [file for file in files_below(path) if file.suffix.lower() in PICTURES] if path.is_dir() else [path]
         if not below:
-            raise NacreError(f"{path} holds no pictures")
+            raise NacreError(f"{path} holds no pictures, which end in {', '.join(PICTURES)}")
         files += below
     return files
 

@@ -72,7 +72,8 @@ def check_classes(where: str, classes: Sequence[str], found: Sequence[str]) -> N
     """Refuses what no task can be learnt from: nothing, a single class, a class of a single picture."""
     if not found:
         raise NacreError(
-            f"{where} holds no pictures: they are looked for in CLASS/PICTURE.jpg, a folder for every class"
+            f"{where} holds no pictures: they are looked for in CLASS/PICTURE.jpg, a folder for every class, "
+            f"and end in {', '.join(PICTURES)}"
         )
     counts = dict.fromkeys(classes, 0)
     for name in found:
@@ -131,7 +132,10 @@ def _read_classes(root: Path) -> tuple[list[tuple[Path, str]], list[str]]:
         if not pictures:
             empty.append(folder.name)
     if empty and labelled:
-        raise NacreError(f"{root}: the folder of {_listed(empty)} holds no pictures: fill it, or take it away")
+        raise NacreError(
+            f"{root}: the folder of {_listed(empty)} holds no pictures: fill it, or take it away. "
+            f"Pictures end in {', '.join(PICTURES)}"
+        )
     plural = "s are" if len(others) > 1 else " is"
     return labelled, [f"{root}: {len(others)} file{plural} left out, such as {others[0].name}"] if others else []
 

@@ -14,7 +14,7 @@ from nacre.scenarios.progress import say
 
 HUB_PATIENCE_S = 5.0  # the hub's own library asks six times, in 24 s, whether there is a network
 _PARQUET = re.compile(r"(train|test)([-_.].*)?\.parquet")
-PICTURES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".ppm", ".pgm", ".tif", ".tiff"}
+PICTURES = (".avif", ".bmp", ".gif", ".jfif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
 
 
 @dataclass(frozen=True)
