@@ -144,6 +144,7 @@ def test_a_broken_picture_is_named_after_the_others_and_the_status_is_1(
         ("learn life.nacre more greys/grey\\ 40", 1, "holds no pictures"),
         ("learn life.nacre more more --budget 3 apples", 2, ""),
         ("learn life.nacre more more --budget many", 2, "--budget is a number of bytes, as 200KB or 1.5MB; got 'many'"),
+        ("learn life.nacre more more --epochs 0", 2, "epochs: a whole number from 1; got 0"),
         ("learn life.nacre more more --test-share 2", 2, "from 0 to below 1; got 2"),
         ("learn new.nacre more more --network conv6", 1, "the networks are conv5, vgg16_bn"),
         ("drop life.nacre greyz", 1, "no task is called 'greyz'"),
@@ -214,8 +215,8 @@ def test_inspect_shows_where_the_bytes_go(
                 "hf:",
                 "--base",
                 "--size",
-                "--epochs",
-                "--budget",
+                "--epochs N",
+                "--budget BYTES",
                 "--test-share",
                 "--flip",
                 "--label",
@@ -224,6 +225,7 @@ def test_inspect_shows_where_the_bytes_go(
             ],
         ),
         ("predict", ["--top", "--json"]),
+        ("export", ["--to {onnx,torch,peft}", "--optimize {counted,measured}", "--with-preprocessing", "LoRA"]),
         ("drop", ["cannot be dropped", "folder of the store"]),
     ],
 )
@@ -233,3 +235,4 @@ def test_help_teaches(
     status, output, _ = nacre(command, "--help", monkeypatch=monkeypatch, capsys=capsys)
     assert status == 0
     assert [word for word in known if word not in output] == []
+    assert "None" not in output  # what is left out has a default, which the help says in words

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from nacre.cli.options import Flag, Store, TaskName
+from nacre.cli.options import Flag, Store, TaskName, shown
 from nacre.errors import WrongUsage
 
 
@@ -15,8 +15,8 @@ def export(
     /,
     *,
     to: Literal["onnx", "torch", "peft"],
-    out: Path | None = None,
-    optimize: Literal["counted", "measured"] | None = None,
+    out: Annotated[Path | None, shown("PATH")] = None,
+    optimize: Annotated[Literal["counted", "measured"] | None, shown("{counted,measured}")] = None,
     with_preprocessing: Flag = False,
 ) -> None:
     """Write a task as a file that needs no nacre: ONNX, a .pt2 of torch.export, or a LoRA adapter for PEFT.
@@ -28,7 +28,8 @@ def export(
         task: The task to export.
         to: onnx; torch (.pt2 and safetensors, no pickle); peft (a folder; only over a pretrained base).
         out: The file, or for peft the folder; TASK with the kind's ending by default.
-        optimize: Run layers of low rank as two smaller ones: by counted multiplications, or as measured here.
+        optimize: Run layers of low rank as two smaller ones, where that takes fewer multiplications (counted) or was
+            timed here and found faster (measured). By default every layer is one.
         with_preprocessing: Put scaling and normalisation into the ONNX graph, which then takes pixels of any height
             and width, uint8.
     """

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from tyro.conf import Positional, arg
 
-from nacre.cli.options import AsJson, Flag, Store, TaskName
+from nacre.cli.options import AsJson, Flag, Store, TaskName, shown
 from nacre.cli.output import print_json
 from nacre.errors import NacreError, WrongUsage
 from nacre.lowrank import Dtype
@@ -29,16 +29,16 @@ def learn(
     pictures: Annotated[Positional[str], arg(metavar="PICTURES")],
     /,
     *,
-    network: str | None = None,
-    base: Literal["store", "external"] | None = None,
-    size: int | None = None,
-    epochs: int | None = None,
-    budget: str | None = None,
-    dtype: Dtype | None = None,
+    network: Annotated[str | None, shown("NAME")] = None,
+    base: Annotated[Literal["store", "external"] | None, shown("{store,external}")] = None,
+    size: Annotated[int | None, shown("PIXELS")] = None,
+    epochs: Annotated[int | None, shown("N")] = None,
+    budget: Annotated[str | None, shown("BYTES")] = None,
+    dtype: Annotated[Dtype | None, shown("{float32,bfloat16,int8}")] = None,
     test_share: float = 0.2,
     flip: Flag = False,
-    label: str | None = None,
-    seed: int | None = None,
+    label: Annotated[str | None, shown("COLUMN")] = None,
+    seed: Annotated[int | None, shown("N")] = None,
     json: AsJson = False,
 ) -> None:
     """Learn a task from pictures; the first one makes the store, every other is added to it.
@@ -63,11 +63,11 @@ def learn(
             every command opens them there.
         size: Of a new store: the side of its pictures in pixels. 32 by default, 64 if most of them are larger; of a
             pretrained network what its image processor says.
-        epochs: How often all pictures are gone through.
+        epochs: How often all pictures are gone through; 20 to 100 by default, the fewer the more pictures there are.
         budget: The most that the task's factors may take, 200KB. Learns the task without it too, and says what it costs
             in accuracy.
-        dtype: What this task's factors and head are stored in: bfloat16 takes half of float32's bytes, int8 a quarter.
-            Later tasks build on what is stored, so that nothing drifts.
+        dtype: What this task's factors and head are stored in: bfloat16 takes half of the bytes of float32, which is
+            the default, int8 a quarter. Later tasks build on what is stored, so that nothing drifts.
         test_share: The share of every class that is not trained on but tested on, where no test pictures are given.
         flip: Mirror pictures at random while learning: right for flowers, wrong for letters.
         label: The column of the class in a CSV or in parquet, if it is called in a way that nacre does not know.

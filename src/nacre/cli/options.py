@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tyro.conf import FlagCreatePairsOff, OmitArgPrefixes, Positional, arg
 
@@ -20,6 +20,11 @@ Flag = FlagCreatePairsOff[bool]
 Store = Annotated[Positional[Path], arg(metavar="STORE")]
 TaskName = Annotated[Positional[str], arg(metavar="TASK")]
 AsJson = Annotated[Flag, arg(name="json")]
+
+
+def shown(metavar: str) -> Any:
+    """How the help shows an option that may be left out: its default is in its text, and is no "None"."""
+    return arg(metavar=metavar, help_behavior_hint="")
 
 
 @dataclass(frozen=True)

@@ -58,7 +58,7 @@ class Wanted:
             raise NacreError(f"the test share is a share of the pictures, from 0 to below 1; got {self.test_share:g}")
         for name, value in (("size", self.size), ("epochs", self.epochs), ("budget", self.budget)):
             if value is not None and value < 1:
-                raise NacreError(f"the {name} is a whole number from 1; got {value}")
+                raise NacreError(f"{name}: a whole number from 1; got {value}")
 
 
 @dataclass(frozen=True)
