@@ -121,6 +121,17 @@ def test_a_prediction_is_a_table_or_json(
     assert [tuple(part.strip() for part in row.split("  ") if part.strip()) for row in rows] == wanted
 
 
+def test_ctrl_c_promises_nothing_that_a_command_cannot_do(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def ctrl_c(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("nacre.images.predicting.open_store", ctrl_c)
+    status, output, _ = nacre("predict", "life.nacre", "greys", "greys", monkeypatch=monkeypatch, capsys=capsys)
+    assert (status, output) == ("nacre: interrupted", "")
+
+
 def test_a_broken_picture_is_named_after_the_others_and_the_status_is_1(
     here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

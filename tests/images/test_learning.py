@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -340,6 +341,30 @@ def test_an_answer_that_changed_is_an_error(tmp_path: Path, painter: Paint, monk
     monkeypatch.setattr(Learner, "save", save)
     with pytest.raises(NacreError, match="'q' was saved, but p no longer gives the same bits"):
         learn(store, "q", str(other), ONCE)
+
+
+def test_interrupted_after_it_was_saved_it_says_so(
+    tmp_path: Path, painter: Paint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, pictures = tmp_path / "life.nacre", str(painter(tmp_path / "p", "a", "b", count=2))
+
+    def ctrl_c(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("nacre.images.learning._Work._check_unchanged", ctrl_c)
+    with pytest.raises(KeyboardInterrupt, match="'p' is learnt and saved, all but the look whether the tasks before"):
+        learn(store, "p", pictures, ONCE)
+    assert open_store(store).learner.tasks == ("p",)
+
+
+def test_the_tasks_that_are_there_are_counted_while_they_are_asked(
+    life: tuple[Path, list[Learnt]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(life[0], tmp_path / "life.nacre")
+    monkeypatch.setattr("nacre.scenarios.progress._QUIET_S", 0.0)
+    monkeypatch.setattr("nacre.scenarios.progress._LOG_S", 0.0)
+    learn(tmp_path / "life.nacre", "more", str(life[0].parent / "inks"), ONCE)
+    assert capsys.readouterr().err.count("asking the tasks that are there: 2 of 2") == 2
 
 
 def test_the_stores_method_is_for_the_next_task_too(life: tuple[Path, list[Learnt]]) -> None:

@@ -69,8 +69,7 @@ def main() -> None:
     except NacreError as error:
         sys.exit(f"{_who()}: {error}")
     except KeyboardInterrupt as interrupt:
-        how = str(interrupt) or "interrupted; the same command with --resume goes on from the last epoch"
-        sys.exit(f"nacre: {how}")
+        sys.exit(f"nacre: {str(interrupt) or 'interrupted'}")
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # so that flushing it at exit fails no more
         sys.exit(1)

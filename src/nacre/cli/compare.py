@@ -9,7 +9,7 @@ from typing import Annotated
 from tyro.conf import Positional, arg
 
 from nacre.cli.options import Asked, Kept, MethodName, Output, ScenarioName
-from nacre.cli.output import print_json, say
+from nacre.cli.output import interruptible, print_json, say
 from nacre.experiments.protocols import Options
 from nacre.lowrank import Dtype
 
@@ -48,7 +48,8 @@ def compare(
 
     grid = Grid(scenario, methods, sparsities, options, shares, dtypes)
     folder = output.out or Path("runs") / f"{scenario}-compare"
-    result = compare_all(grid, folder, jobs=jobs, ray=ray, say=say)
+    with interruptible("the same command learns what is missing"):
+        result = compare_all(grid, folder, jobs=jobs, ray=ray, say=say)
     if output.json:
         print_json(result)
     elif result["cells"]:

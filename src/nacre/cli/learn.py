@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from tyro.conf import Positional, arg
 
 from nacre.cli.options import AsJson, Flag, Store, TaskName, shown
-from nacre.cli.output import print_json
+from nacre.cli.output import interruptible, print_json
 from nacre.errors import NacreError, WrongUsage
 from nacre.lowrank import Dtype
 from nacre.training.processes import Processes
@@ -81,10 +81,8 @@ def learn(
         wanted = Wanted(network, size, seed, epochs, _bytes(budget), test_share, flip, label, base, dtype)
     except NacreError as error:
         raise WrongUsage(str(error)) from error
-    try:
+    with interruptible(f"{store} is as it was, and the same command goes on"):
         learnt = learn_pictures(store, task, pictures, wanted)
-    except KeyboardInterrupt:
-        raise KeyboardInterrupt(f"interrupted; {store} is as it was, and the same command goes on") from None
     if not Processes.current().main:
         return
     if json:

@@ -7,7 +7,7 @@ from pathlib import Path
 from tyro.conf import Positional
 
 from nacre.cli.options import Asked, Kept, MethodName, Output, ScenarioName
-from nacre.cli.output import print_json
+from nacre.cli.output import interruptible, print_json
 from nacre.experiments.protocols import Options
 from nacre.lowrank import Dtype
 from nacre.training.processes import Processes
@@ -44,7 +44,8 @@ def run(
 
     chosen = plan(scenario, method, options, Dials(sparsity, share, dtype))
     folder = output.out or Path("runs") / f"{scenario}-{method}"
-    result = run_plan(chosen, folder, resume=output.resume, track=options.track)
+    with interruptible("the same command with --resume goes on from the last epoch"):
+        result = run_plan(chosen, folder, resume=output.resume, track=options.track)
     if not Processes.current().main:
         return
     if output.json:

@@ -10,79 +10,24 @@ import torch
 from torch import Tensor
 
 from nacre.errors import NacreError, WrongUsage
-from nacre.images.beginning import DEFAULT_NETWORK, BaseKept, Beginning, begin
+from nacre.images.beginning import DEFAULT_NETWORK, Beginning, begin
 from nacre.images.examples import Examples, Prepared, read
 from nacre.images.interrupted import checkpoints, learning
 from nacre.images.opened import Opened, exists, open_store
 from nacre.images.recipe import Chosen, choose
+from nacre.images.wanted import NO_BASE, Learnt, Wanted
 from nacre.learner import Result
-from nacre.lowrank import Dtype, check_dtype
 from nacre.methods import CACL
-from nacre.networks import PRETRAINED
 from nacre.networks.registry import known_as
 from nacre.scenarios.given import find
 from nacre.scenarios.preprocessing import Preprocessing
-from nacre.scenarios.progress import say
+from nacre.scenarios.progress import Counting, say
 from nacre.space import SharedSpace
 from nacre.space.naming import as_path, check_new
 from nacre.space.size import BYTES_A_NUMBER
 from nacre.training.processes import Processes
 
-_NO_BASE = "--base says where the weights of a pretrained network are kept, --network hf:NAME_OR_FOLDER; {}"
 _LOOKS = 64  # pictures that earlier tasks answer before and after
-
-
-@dataclass(frozen=True)
-class Wanted:
-    """What may be asked of a task that is learnt from pictures; None is the store's, or the default."""
-
-    network: str | None = None
-    size: int | None = None
-    seed: int | None = None
-    epochs: int | None = None
-    budget: int | None = None  # bytes of the task's factors
-    test_share: float = 0.2
-    flip: bool = False
-    label: str | None = None
-    base: BaseKept | None = None  # where a pretrained network's weights are kept
-    dtype: Dtype | None = None  # what the task's factors and head are stored in
-
-    def __post_init__(self) -> None:
-        if self.base not in (None, "store", "external"):
-            raise NacreError(f"a base is kept in the store or external; got {self.base!r}")
-        if self.base is not None and self.network is not None and not self.network.startswith(PRETRAINED):
-            raise NacreError(_NO_BASE.format(f"{self.network} is learnt from scratch"))
-        if self.dtype is not None:
-            check_dtype("the dtype", self.dtype)
-        if not 0 <= self.test_share < 1:
-            raise NacreError(f"the test share is a share of the pictures, from 0 to below 1; got {self.test_share:g}")
-        for name, value in (("size", self.size), ("epochs", self.epochs), ("budget", self.budget)):
-            if value is not None and value < 1:
-                raise NacreError(f"{name}: a whole number from 1; got {value}")
-
-
-@dataclass(frozen=True)
-class Learnt:
-    """What learning a task from pictures came to."""
-
-    task: str
-    classes: tuple[str, ...]
-    trained_on: int
-    tested_on: int
-    accuracy: float | None  # per cent of the test pictures
-    accuracy_without_budget: float | None  # of the same task learnt the same way with no budget; None without one
-    ranks: dict[str, int]
-    factor_bytes: int
-    megabytes: float
-    seconds: float
-    recipe: str
-    network: str
-    base: str | None  # where the weights under every task are kept: "store", "external"; None where there are none
-    base_megabytes: float
-    unchanged: tuple[str, ...]  # earlier tasks that answered the same bits before and after
-    looked_at: int  # pictures that they answered
-    skipped: tuple[str, ...]
-    notes: tuple[str, ...]
 
 
 def learn(store: str | Path, task: str, pictures: str | Path, wanted: Wanted | None = None) -> Learnt:
@@ -112,14 +57,14 @@ def _opened(store: Path, wanted: Wanted) -> Opened | None:
         if store.exists() and (not store.is_dir() or any(store.iterdir())):
             raise NacreError(f"{store} is there already and is no nacre store: give another place for it")
         if wanted.base is not None and wanted.network is None:
-            raise WrongUsage(_NO_BASE.format(f"without --network a new store begins with {DEFAULT_NETWORK}"))
+            raise WrongUsage(NO_BASE.format(f"without --network a new store begins with {DEFAULT_NETWORK}"))
         return None
     opened = open_store(store)
     for name in ("budget", "dtype"):
         if getattr(wanted, name) is not None and not isinstance(opened.learner.method, CACL):
             raise NacreError(f"{store} was learnt with {opened.learner.method!r}, which knows no {name}")
     if wanted.base is not None and opened.base is None:
-        raise WrongUsage(_NO_BASE.format(f"{store} was begun with --network {opened.network}"))
+        raise WrongUsage(NO_BASE.format(f"{store} was begun with --network {opened.network}"))
     has = {"network": opened.network, "size": opened.side, "seed": opened.seed, "base": opened.base}
     for name, value in has.items():
         asked = getattr(wanted, name)
@@ -152,7 +97,13 @@ class _Work:
         before = self._answers(inputs)
         opened, result, without = self._within_budget()
         opened.learner.save(self.store)
-        self._check_unchanged(before, self._answers(inputs))
+        try:
+            self._check_unchanged(before, self._answers(inputs))
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt(
+                f"interrupted; {self.task!r} is learnt and saved, all but the look whether the tasks before it answer "
+                f"as they did: nacre verify {self.store} says whether their files are as they were written"
+            ) from None
         return self._learnt(opened, result, without, tuple(before), len(inputs))
 
     def _learnt(
@@ -235,8 +186,13 @@ class _Work:
         """What every task but this one answers, read from the store on disk as it is now."""
         if not exists(self.store):
             return {}
-        learner = open_store(self.store).learner
-        return {task: learner.predict(inputs, task=task) for task in learner.tasks if task != self.task}
+        learner, answers = open_store(self.store).learner, {}
+        others = [task for task in learner.tasks if task != self.task]
+        with Counting("asking the tasks that are there", len(others)) as counting:
+            for task in others:
+                answers[task] = learner.predict(inputs, task=task)
+                counting.add(1)
+        return answers
 
     def _check_unchanged(self, before: dict[str, Tensor], after: dict[str, Tensor]) -> None:
         changed = [task for task, answers in before.items() if not torch.equal(answers, after[task])]
