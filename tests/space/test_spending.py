@@ -11,11 +11,16 @@ import torch
 from torch import nn
 
 from nacre import Factors, SharedSpace
+from nacre.lowrank import Dtype
 from nacre.space import describe
 from nacre.space.spending import suggestions
 
+DTYPES: tuple[Dtype, ...] = ("float32", "int8")
 
-def saved(tmp_path: Path, values: list[float], tasks: int = 1, classes: int = 2) -> dict[str, Any]:
+
+def saved(
+    tmp_path: Path, values: list[float], tasks: int = 1, classes: int = 2, dtype: Dtype = "float32"
+) -> dict[str, Any]:
     """A store whose tasks have these singular values in one layer, and rank 0 in the other."""
     space = SharedSpace(nn.Sequential(nn.Linear(20, 30), nn.BatchNorm1d(30), nn.Linear(30, 10)))
     draw = torch.Generator().manual_seed(0)
@@ -23,7 +28,7 @@ def saved(tmp_path: Path, values: list[float], tasks: int = 1, classes: int = 2)
         network = space.expand(nn.Linear(10, classes), rank=0)
         U, V = (torch.linalg.qr(torch.randn(size, len(values), generator=draw))[0] for size in (30, 20))
         network.load_factors({"0": Factors(U, torch.tensor(values), V)})
-        space.append(f"task {number}", network)
+        space.append(f"task {number}", network, dtype=dtype, head_dtype=dtype)
     space.save(tmp_path / "life.nacre")
     return describe(tmp_path / "life.nacre")
 
@@ -51,7 +56,7 @@ def test_a_deeper_cut_is_counted_as_the_singular_values_say(energy: float, key: 
 def test_what_would_save_a_tenth_is_suggested_of_the_last_task_and_summed_of_the_others(tmp_path: Path) -> None:
     described = saved(tmp_path, [3.0, 0.02, 0.015, 0.01], tasks=3)
     less = described["tasks"][2]["parts"]["factors"] - described["tasks"][2]["cut"]["0.001"]
-    last, others = described["suggestions"]
+    last, others, _ = described["suggestions"]
     assert last.startswith(f"task 2: 0.1 % of its squared singular values take {less:,} of its ")
     assert "most of its factors are in 0" in last
     assert "--budget 1KB" in last  # 204 bytes are left
@@ -59,8 +64,17 @@ def test_what_would_save_a_tenth_is_suggested_of_the_last_task_and_summed_of_the
 
 
 def test_nothing_is_suggested_where_nothing_would_help(tmp_path: Path) -> None:
-    assert saved(tmp_path, [1.0, 1.0, 1.0])["suggestions"] == []
+    assert saved(tmp_path, [1.0, 1.0, 1.0], dtype="int8")["suggestions"] == []
     assert suggestions([]) == []
+
+
+def test_what_int8_would_save_of_the_last_task_is_what_it_saves(tmp_path: Path) -> None:
+    plain, small = (saved(tmp_path / dtype, [1.0, 1.0, 1.0], tasks=2, dtype=dtype) for dtype in DTYPES)
+    (said,) = plain["suggestions"]
+    less = round(1e6 * (plain["tasks"][1]["megabytes"] - small["tasks"][1]["megabytes"]))
+    assert said.startswith(f"task 1: its factors and head as int8 would save {less:,} of its ")
+    assert said.endswith("learn it again with --dtype int8, and see what that costs in accuracy")
+    assert [task["int8"] for task in small["tasks"]] == [0, 0]
 
 
 def test_a_head_that_is_most_of_a_task_is_named(tmp_path: Path) -> None:

@@ -6,24 +6,28 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from nacre.lowrank import rank_at_energy
+from nacre.space.encodings import Dtypes, saved
 from nacre.space.saving import PARTS
 
 ENERGIES = (1e-3, 1e-2)  # shares of the squared singular values that a deeper cut might give up
 _LARGE = 0.5  # of a task's bytes: a part that takes more is worth a word
 _WORTH = 0.1  # and a saving of at least this share
+_INT8: Dtypes = {"factors": "int8", "head": "int8"}
 
 
 @dataclass(frozen=True)
 class Spending:
-    """The bytes of a task's file: by part (the rest is names and shapes), of the factors by layer, and what the
-    factors would take if they gave up some of their energy."""
+    """The bytes of a task's file: by part (the rest is names and shapes), of the factors by layer, what the factors
+    would take if they gave up some of their energy, and what factors and head would save as int8."""
 
     parts: dict[str, int]
     layers: dict[str, int]
     cut: dict[str, int]  # by the share of energy given up
+    int8: int  # nothing where they are in fewer bits already
 
     @staticmethod
     def of(tensors: Mapping[str, Tensor], names: Iterable[str], file_bytes: int) -> Spending:
@@ -42,7 +46,8 @@ class Spending:
                     values[layer] = tensor.float()
         parts["names"] = file_bytes - sum(parts.values())
         cut = {f"{energy:g}": sum(_at(energy, layers[name], s) for name, s in values.items()) for energy in ENERGIES}
-        return Spending(parts, layers, cut)
+        plain = all(tensor.dtype == torch.float32 for name, tensor in tensors.items() if name.startswith("factors/"))
+        return Spending(parts, layers, cut, sum(saved(tensors, _INT8).values()) if plain and values else 0)
 
 
 def _at(energy: float, layer_bytes: int, s: Tensor) -> int:
@@ -69,7 +74,7 @@ def suggestions(tasks: Sequence[Mapping[str, Any]]) -> list[str]:
             f"{next(iter(found))}{more}: a deeper cut would have saved {sum(found.values()):,} bytes. What was learnt "
             "earlier stays as it is; --budget keeps the next task small"
         )
-    return [*said, *_large_heads(tasks)]
+    return [*said, *_fewer_bits(tasks), *_large_heads(tasks)]
 
 
 def _deeper_cut(task: Mapping[str, Any]) -> tuple[float, int, int] | None:
@@ -79,6 +84,17 @@ def _deeper_cut(task: Mapping[str, Any]) -> tuple[float, int, int] | None:
         if factors - left >= _WORTH * task["bytes_on_disk"]:
             return float(energy), factors - left, left
     return None
+
+
+def _fewer_bits(tasks: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What int8 would save of the last task; the others stay as they were stored."""
+    if not tasks or tasks[-1]["int8"] < _WORTH * tasks[-1]["bytes_on_disk"]:
+        return []
+    last = tasks[-1]
+    return [
+        f"{last['task']}: its factors and head as int8 would save {last['int8']:,} of its {last['bytes_on_disk']:,} "
+        "bytes: drop it and learn it again with --dtype int8, and see what that costs in accuracy"
+    ]
 
 
 def _large_heads(tasks: Sequence[Mapping[str, Any]]) -> list[str]:
