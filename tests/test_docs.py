@@ -100,7 +100,7 @@ def test_in_the_field_goes_its_whole_way(
         assert status(words, monkeypatch) == 0, words
         assert first_words(capsys.readouterr().out.splitlines()) == first_words(output), words
         shown.add(words[0])
-    assert shown == {"learn", "predict", "inspect", "verify", "drop"}
+    assert shown == {"learn", "predict", "inspect", "export", "verify", "drop"}
 
 
 def first_words(lines: list[str]) -> list[str]:
