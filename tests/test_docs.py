@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 import shlex
 import sys
@@ -106,6 +107,21 @@ def test_in_the_field_goes_its_whole_way(
 def first_words(lines: list[str]) -> list[str]:
     """How each line begins; numbers and rulers, which another machine may print otherwise, as a sign."""
     return [re.sub(r"[\d.,]+|─+", "#", (line.split() or [""])[0]) for line in lines]
+
+
+def test_the_terminal_in_the_readme_shows_commands_that_there_are(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    drawn = (PROJECT / "docs/terminal.svg").read_text(encoding="utf-8")
+    assert "docs/terminal.svg" in (PROJECT / README).read_text(encoding="utf-8")
+    assert "@font-face" not in drawn  # a page that is read fetches nothing
+    texts = [html.unescape(text).replace("\xa0", " ") for text in re.findall(r"<text [^>]*>([^<]*)</text>", drawn)]
+    typed = [text.split()[1:] for text in texts if text.startswith("nacre ")]
+    assert {words[0] for words in typed} == {"learn", "predict", "inspect", "export", "drop"}
+    for command, *words in typed:
+        assert status([command, "--help"], monkeypatch) == 0
+        known = capsys.readouterr().out
+        assert all(word in known for word in words if word.startswith("--")), (command, words)
 
 
 def test_the_tutorial_shows_the_commands() -> None:
