@@ -9,6 +9,7 @@ all. Each ratio is the median over rounds of the seconds in one round, beside th
 from __future__ import annotations
 
 import argparse
+import functools
 import os
 import platform
 import tempfile
@@ -27,6 +28,7 @@ from speed import in_turn, ratio
 SHARES = (0.05, 0.1, 0.25, 0.5, 0.75, 1.0)
 FORMS: tuple[Optimize, ...] = ("counted", "measured")
 CLASSES, SIDE = 5, 32
+Run = Callable[[Tensor], object]
 
 
 def spaces() -> dict[str, tuple[nacre.SharedSpace, str]]:
@@ -46,47 +48,41 @@ def space_of(tasks: int, share: float) -> nacre.SharedSpace:
     return space
 
 
-def module_steps(space: nacre.SharedSpace, task: str, x: Tensor) -> dict[str, Callable[[], None]]:
+def modules(space: nacre.SharedSpace, task: str) -> dict[str, Run]:
+    """Every form as a module, by name."""
     networks = {"dense": space.network(task), "dense again": space.network(task)}
     networks |= {form: space.network(task, optimize=form) for form in FORMS}
-
-    def step(network: nn.Module) -> Callable[[], None]:
-        def run() -> None:
-            with torch.no_grad():
-                network(x)
-
-        return run
-
-    return {name: step(network) for name, network in networks.items()}
+    return {name: functools.partial(_call, network) for name, network in networks.items()}
 
 
-def onnx_steps(space: nacre.SharedSpace, task: str, x: Tensor) -> dict[str, Callable[[], None]]:
+def _call(network: nn.Module, x: Tensor) -> None:
+    with torch.no_grad():
+        network(x)
+
+
+def sessions(space: nacre.SharedSpace, task: str) -> dict[str, Run]:
+    """Every form as an ONNX file in onnxruntime, by name."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
-    given = {"input": x.numpy()}
 
-    def step(form: Optimize | None) -> Callable[[], None]:
+    def opened(form: Optimize | None) -> Run:
         with tempfile.TemporaryDirectory() as folder:
             path = to_onnx(space, task, Path(folder) / "task.onnx", optimize=form)
             session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+        return lambda x: session.run(None, {"input": x.numpy()})
 
-        def run() -> None:
-            session.run(None, given)
-
-        return run
-
-    return {"dense": step(None), "dense again": step(None), **{form: step(form) for form in FORMS}}
+    return {"dense": opened(None), "dense again": opened(None), **{form: opened(form) for form in FORMS}}
 
 
 def lines(batches: list[int], rounds: int) -> list[str]:
     rows = []
     for what, (space, task) in spaces().items():
-        for batch in batches:
-            x = torch.randn(batch, 3, SIDE, SIDE)
-            for kind, steps_of in (("module", module_steps), ("ONNX", onnx_steps)):
-                times = in_turn(steps_of(space, task, x), rounds)
+        for kind, forms in (("module", modules(space, task)), ("ONNX", sessions(space, task))):
+            for batch in batches:
+                x = torch.randn(batch, 3, SIDE, SIDE)
+                times = in_turn({name: functools.partial(run, x) for name, run in forms.items()}, rounds)
                 ratios = [f"{1 / ratio(times, form, 'dense'):.2f}" for form in FORMS]
                 noise = f"{ratio(times, 'dense again', 'dense'):.3f}"
                 rows.append(f"| {what} | {batch} | {kind} | {' | '.join(ratios)} | {noise} |")

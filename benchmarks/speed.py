@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -67,7 +67,7 @@ def as_in_fit(run: Callable[[], list[str]]) -> list[str]:
         return run()
 
 
-def in_turn(steps: dict[str, Callable[[], None]], rounds: int) -> dict[str, list[float]]:
+def in_turn(steps: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, list[float]]:
     """Seconds of every step; in each round all run once, so that a slow moment of the machine strikes all."""
     times: dict[str, list[float]] = {name: [] for name in steps}
     for number in range(rounds + 5):
