@@ -67,6 +67,15 @@ def test_sizes_in_fewer_bits_stand_beside_those_at_4_bytes_a_number(tmp_path: Pa
         assert float(row["at 4 bytes a number (MB)"]) == pytest.approx(space.size().numbers * 4 / 1e6, rel=1e-9)
     assert float(small["size (MB)"]) < float(plain["size (MB)"])
     assert "at 4 bytes a number (MB)" not in results(group_of(folders[0])).headings
+    drawing, without = scatter(both), scatter(group_of(folders[0]))
+    assert drawing is not None
+    assert without is not None
+    sizes = (float(small["size (MB)"]), float(small["at 4 bytes a number (MB)"]))
+    [axes] = drawing.figure.axes
+    [dotted] = [line for line in axes.lines if line.get_linestyle() == ":"]
+    assert np.asarray(dotted.get_xdata(), dtype=float) == pytest.approx(sizes)
+    assert "at 4 bytes a number, as the paper counts" in drawing.caption
+    assert "4 bytes" not in without.caption
     memory = rows_of(details_of(folders[1])["run-memory"])
     assert sum(float(row["all (MB)"]) for row in memory) == pytest.approx(spaces[1].size().bytes / 1e6, rel=1e-9)
 

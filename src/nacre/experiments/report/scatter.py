@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -23,32 +24,63 @@ _SIDES = ((6, 0, "left"), (-6, 0, "right"), (0, 8, "center"), (0, -9, "center"))
 _PLACES = (*_SIDES, (6, 8, "left"), (6, -8, "left"), (-6, 8, "right"), (-6, -8, "right"))  # in points
 
 
+@dataclass(frozen=True)
+class _Point:
+    """One of our runs."""
+
+    label: str
+    size: Number
+    at_4_bytes: float  # larger where its numbers are stored in fewer bits
+    acc: Number
+    position: int  # among the group's runs
+
+    @property
+    def look(self) -> dict[str, Any]:
+        """A colour and a marker, with an edge so that all are seen."""
+        look = series(self.position)
+        return {key: look[key] for key in ("color", "marker")} | {"markeredgecolor": INK, "markeredgewidth": 0.6}
+
+
 def scatter(group: Group) -> Drawing | None:
     """One point a run; what is further left and higher is better."""
-    ours = []
-    for position, each in enumerate(group.runs):
-        done = [seed for seed in each.run.finished if seed.megabytes]
-        acc, size = Number.of([s.acc for s in done]), Number.of([s.megabytes for s in done if s.megabytes])
-        if acc and size:
-            ours.append((each.label, size, acc, position))
+    ours = _points(group)
     if not ours:
         return None
     paper = group.benchmark if not group.differences() else None
     rows = [row for row in paper.rows if not row.repeated] if paper else []
     drawn = figure(NARROW, 3.6 + 0.17 * (len(ours) + 2))
     axes = drawn.add_subplot()
-    sizes = [*(size.mean for _, size, _, _ in ours), *(row.megabytes.mean for row in rows)]
-    logarithmic(axes, "x", sizes, 1.8)
+    sizes = [size for point in ours for size in (point.size.mean, point.at_4_bytes)]
+    logarithmic(axes, "x", [*sizes, *(row.megabytes.mean for row in rows)], 1.8)
     _draw_paper(axes, rows)
-    for _, size, acc, position in ours:
-        error: dict[str, Any] = {"xerr": size.std, "yerr": acc.std, "ecolor": INK, "elinewidth": 0.8, "capsize": 2}
-        axes.errorbar(size.mean, acc.mean, linestyle="none", markersize=7, zorder=4, **_point(position), **error)
+    for point in ours:
+        _draw(axes, point)
     axes.margins(y=0.12)
     axes.set_xlabel("size of all tasks (MB)")
     axes.set_ylabel("ACC (%)")
-    _legend(axes, [(short(label, 44), position) for label, _, _, position in ours], rows)
-    _place(axes, rows, [(size, acc) for _, size, acc, _ in ours])
-    return Drawing(f"{slug(group.title)}-scatter", "Accuracy against size", _caption(group, rows), drawn)
+    _legend(axes, ours, rows)
+    _place(axes, rows, [(point.size, point.acc) for point in ours])
+    return Drawing(f"{slug(group.title)}-scatter", "Accuracy against size", _caption(group, ours, rows), drawn)
+
+
+def _points(group: Group) -> list[_Point]:
+    found = []
+    for position, each in enumerate(group.runs):
+        done = [seed for seed in each.run.finished if seed.megabytes]
+        acc, size = Number.of([s.acc for s in done]), Number.of([s.megabytes for s in done if s.megabytes])
+        if acc and size:
+            large = Number.of([s.megabytes_at_4_bytes for s in done if s.megabytes_at_4_bytes])
+            found.append(_Point(each.label, size, max(size.mean, large.mean if large else 0.0), acc, position))
+    return found
+
+
+def _draw(axes: Axes, point: _Point) -> None:
+    size, acc = point.size, point.acc
+    if point.at_4_bytes > size.mean:
+        axes.plot([size.mean, point.at_4_bytes], [acc.mean] * 2, ":", color=INK, linewidth=0.8, zorder=3)
+        axes.plot(point.at_4_bytes, acc.mean, "|", color=INK, markersize=9, zorder=3)
+    error: dict[str, Any] = {"xerr": size.std, "yerr": acc.std, "ecolor": INK, "elinewidth": 0.8, "capsize": 2}
+    axes.errorbar(size.mean, acc.mean, linestyle="none", markersize=7, zorder=4, **point.look, **error)
 
 
 def _draw_paper(axes: Axes, rows: Sequence[Published]) -> None:
@@ -58,21 +90,15 @@ def _draw_paper(axes: Axes, rows: Sequence[Published]) -> None:
         axes.errorbar(row.megabytes.mean, row.acc.mean, **look)
 
 
-def _legend(axes: Axes, labels: Sequence[tuple[str, int]], rows: Sequence[Published]) -> None:
+def _legend(axes: Axes, ours: Sequence[_Point], rows: Sequence[Published]) -> None:
     own, copied = _HOLLOW | {"marker": "o"}, _HOLLOW | {"marker": "s"}
-    shown = [(_point(position), f"ours: {label}") for label, position in labels]
+    shown = [(point.look, f"ours: {short(point.label, 44)}") for point in ours]
     shown += [(own, "paper: its own")] if any(row.source is None for row in rows) else []
     shown += [(copied, "paper: copied, or of others")] if any(row.source is not None for row in rows) else []
     handles = [Line2D([], [], linestyle="none", markersize=6, **look) for look, _ in shown]
     columns = 2 if all(len(text) < 28 for _, text in shown) else 1
     names = [text for _, text in shown]
     root(axes).legend(handles, names, loc="outside lower center", ncols=columns, handletextpad=0.2)
-
-
-def _point(position: int) -> dict[str, Any]:
-    """How a run's point looks: its colour and marker, with an edge so that all are seen."""
-    look = series(position)
-    return {key: look[key] for key in ("color", "marker")} | {"markeredgecolor": INK, "markeredgewidth": 0.6}
 
 
 def _place(axes: Axes, rows: Sequence[Published], ours: Sequence[tuple[Number, Number]]) -> None:
@@ -112,9 +138,11 @@ def _overlap(one: Bbox, other: Bbox) -> float:
     return float(both.width * both.height) if both is not None else 0.0
 
 
-def _caption(group: Group, rows: Sequence[Published]) -> str:
+def _caption(group: Group, ours: Sequence[_Point], rows: Sequence[Published]) -> str:
     said = "Mean accuracy over all tasks after the last one, against the size of all that was learnt."
     said += " Further left and higher is better; bars are one standard deviation over seeds."
+    if any(point.at_4_bytes > point.size.mean for point in ours):
+        said += " A dotted line leads from the size in fewer bits to the size at 4 bytes a number, as the paper counts."
     if rows:
         return f"{said} Filled: our runs. Hollow: the paper's numbers, under the protocols that the table names."
     if differences := group.differences():
