@@ -61,11 +61,25 @@ def test_the_logits_are_the_same_in_fewer_multiplications(how: Optimize) -> None
 
 
 def test_each_layer_is_chosen_for_itself() -> None:
-    space = taught({"conv1": 18, "conv2": 5, "conv3": 60, "conv4": 120, "conv5": 1})
+    space = taught({"conv1": 12, "conv2": 5, "conv3": 60, "conv4": 120, "conv5": 1})
     found = dict(space.network("task 0", optimize="counted").get_submodule("backbone").named_children())
     two = {name for name, module in found.items() if isinstance(module, nn.Sequential)}
-    # 18 (64 + 27) < 64 27; 60 (128 + 576) < 128 576; 120 (128 + 1152) > 128 1152
+    # of what one layer takes: 12 (64 + 27) / (64 27) = 0.63; 60 (128 + 576) / (128 576) = 0.57; conv4 1.04
     assert two == {"conv1", "conv2", "conv3", "conv5"}
+    assert all(module.weight.is_contiguous(memory_format=torch.channels_last) for module in convolutions(found))
+
+
+def test_a_layer_that_would_save_little_stays_one() -> None:
+    space = taught({"conv1": 13, "conv2": 57, "conv3": 100, "conv4": 115, "conv5": 170})  # 0.68 of one layer and more
+    assert space.full_ranks == {"conv1": 18, "conv2": 57, "conv3": 104, "conv4": 115, "conv5": 170}
+    dense, found = space.network("task 0"), space.network("task 0", optimize="counted")
+    assert torch.equal(logits(found), logits(dense))
+    assert all(module.weight.is_contiguous() for module in convolutions(dict(found.named_modules())))
+
+
+def convolutions(found: dict[str, nn.Module]) -> list[nn.Conv2d]:
+    parts = [part for module in found.values() for part in module.modules()]
+    return [part for part in parts if isinstance(part, nn.Conv2d)]
 
 
 def test_a_layer_of_rank_0_costs_one_column() -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
 from nacre.errors import NacreError
@@ -48,7 +49,9 @@ def prepared(space: SharedSpace, task: str, optimize: Optimize | None) -> Export
         "inputs": inputs,
         "preprocessing": preprocessing_of(space),
     }
-    return Exported(space.network(task, optimize=optimize).cpu(), example, facts)
+    network = space.network(task, optimize=optimize).cpu()
+    network.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]  # files have no other layout
+    return Exported(network, example, facts)
 
 
 def target(out: str | Path, suffix: str) -> Path:

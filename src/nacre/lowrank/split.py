@@ -20,15 +20,15 @@ def splits(module: nn.Module) -> bool:
     return type(module) in (nn.Linear, *_CONVOLUTIONS, *_TRANSPOSED)
 
 
-def pays(module: nn.Module, rank: int) -> bool:
-    """Whether two layers take fewer multiplications than one, at every place that they are applied to.
+def pays(module: nn.Module, rank: int, share: float = 1.0) -> bool:
+    """Whether two layers take less than this share of one's multiplications, at every place that they are applied to.
 
     >>> pays(nn.Conv2d(64, 64, 3), 57), pays(nn.Conv2d(64, 64, 3), 58)
     (True, False)
     """
     out, rest = matrix_shape(_weight(module).shape)
     groups = getattr(module, "groups", 1)
-    return rank > 0 and rank * (out + groups * rest) < out * rest
+    return rank > 0 and rank * (out + groups * rest) < share * out * rest
 
 
 def least(factors: Factors) -> Factors:
