@@ -88,7 +88,7 @@ def test_json_on_standard_output_is_the_result_and_nothing_else(whole: Run) -> N
 
 
 def test_logs_are_on_standard_error(whole: Run) -> None:
-    assert all(re.match(r"[02]-[13]  epoch \d/6  ", line) for line in whole.log.splitlines())
+    assert all(re.match(r"[02]-[13](?: \(refine\))?  epoch \d/6  ", line) for line in whole.log.splitlines())
 
 
 def test_a_finished_run_prints_its_result_again_as_a_table_too(whole: Run) -> None:
