@@ -56,3 +56,15 @@ def short(epochs: int = 3, **more: Any) -> Recipe:
 
 def learner_of(method: Any, backbone: nn.Module | None = None, **options: Any) -> Learner:
     return Learner(backbone if backbone is not None else layers(), method, device="cpu", progress=False, **options)
+
+
+class Own(nn.Module):
+    """A network that is no chain of torch's layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(6, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        output: Tensor = self.layer(x)
+        return output

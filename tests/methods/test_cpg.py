@@ -17,7 +17,7 @@ from nacre.methods.cpg import Picks
 from nacre.methods.piggyback import Scores
 from nacre.space import GrowingWeights
 from nacre.training import Epoch
-from tests.methods.problems import learner_of, normed, pictures, points, short
+from tests.methods.problems import Own, learner_of, normed, pictures, points, short
 
 NAMES = {"0.weight": 96, "2.weight": 192}
 BOTH = pytest.mark.parametrize("kind", [CPG, PAE])
@@ -255,16 +255,6 @@ def test_a_task_interrupted_while_it_grows_goes_on_to_the_same_bits(kind: type[C
 
 
 # refused
-
-
-class Own(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(6, 4)
-
-    def forward(self, x: Tensor) -> Tensor:
-        output: Tensor = self.layer(x)
-        return output
 
 
 def test_a_backbone_that_cannot_be_widened_is_refused_unless_nothing_is_to_grow() -> None:

@@ -14,7 +14,7 @@ from nacre import Learner, NacreError
 from nacre.methods import PNN
 from nacre.space import Columns
 from nacre.space.progressive import Progressive
-from tests.methods.problems import drawn, layers, learner_of, normed, pictures, points, short
+from tests.methods.problems import Own, drawn, layers, learner_of, normed, pictures, points, short
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
 
@@ -197,31 +197,19 @@ def test_asking_disturbs_no_generator() -> None:
     assert torch.equal(torch.get_rng_state(), state)
 
 
-class Plain(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(6, 4)
-
-    def forward(self, x: Tensor) -> Tensor:
-        output: Tensor = self.layer(x)
-        return output
-
-
 class Skipping(nn.Sequential):
     def forward(self, x: Tensor) -> Tensor:
         return x + cast(Tensor, self[0](x))
 
 
 def test_a_backbone_that_is_no_sequential_is_refused() -> None:
-    with pytest.raises(
-        NacreError, match=r"^PNN connects networks layer by layer: it takes an nn\.Sequential .* Plain$"
-    ):
-        learner_of(PNN(), Plain())
+    with pytest.raises(NacreError, match=r"^PNN connects networks layer by layer: it takes an nn\.Sequential .* Own$"):
+        learner_of(PNN(), Own())
     with pytest.raises(NacreError, match=r"got a Sequential with features=0$"):
         learner_of(PNN(), nn.Sequential(nn.Linear(6, 4)), features=0)
     with pytest.raises(NacreError, match=r"got a Skipping$"):
         learner_of(PNN(), Skipping(nn.Linear(6, 6), nn.ReLU()))
-    learner = learner_of(PNN(), nn.Sequential(Plain(), nn.ReLU()))  # layers of one's own hear nothing, the head does
+    learner = learner_of(PNN(), nn.Sequential(Own(), nn.ReLU()))  # layers of one's own hear nothing, the head does
     for axis in range(2):
         learner.learn(str(axis), points(axis), recipe=short())
     assert {name.partition(".")[0] for name in columns_of(learner).extra("1")} == {"column/0", "adapter/0"}

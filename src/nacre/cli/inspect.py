@@ -8,6 +8,9 @@ from typing import Any
 from nacre.cli.options import AsJson, Store
 from nacre.cli.output import print_json
 
+_WIDE = 120  # characters of all headings
+_BASES = ("backbone", "external")
+
 
 def inspect(store: Store, /, *, json: AsJson = False) -> None:
     """Show what a store holds: tasks, classes, ranks, dates; where its bytes go, and what would save some.
@@ -67,10 +70,6 @@ def _print_counts(title: str, key: str, tasks: Sequence[dict[str, Any]]) -> None
     elif counted:
         columns = [Column(heading, [row[at] for row in cells.values()]) for at, heading in enumerate(counted)]
         print_table(title, Column("task", list(cells), text=True), columns)
-
-
-_WIDE = 120  # characters of all headings
-_BASES = ("backbone", "external")
 
 
 def _base(described: dict[str, Any]) -> str:
